@@ -57,7 +57,7 @@ fix: tools ## Let rustfmt and clippy mend what they can
 	cargo fmt --all
 
 .PHONY: bench
-bench: ## Measure what the docs state (about seven hours; ONLY='apart-*', or another pattern of names in scripts/bench.sh, for a part)
+bench: ## Measure what the docs state (about seven hours; ONLY='separated-*', or another pattern of names in scripts/bench.sh, for a part)
 	@scripts/ask-root.sh bench $(MAKE) build
 	$(AS_ROOT) scripts/bench.sh $(ECOTONE) '$(ONLY)'
 

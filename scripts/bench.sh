@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench.sh ECOTONE [PATTERN]: runs the measurements that docs/benchmarks.md, docs/space.md and docs/federation.md state, or those whose
+# bench.sh ECOTONE [PATTERN]: runs the measurements that docs/performance.md states, or those whose
 # name matches the shell pattern, one after the other: they would disturb each other. What each prints is kept in
 # $CARGO_TARGET_DIR/bench/NAME.txt, beneath the command that made it. Stores lie in ECOTONE_BENCH_DIR [default: /var/tmp]
 # meanwhile. All of them take about seven hours; a failed one does not stop the rest, but the script ends with an error then.
@@ -67,37 +67,37 @@ for workload in fillseq fillrandom overwrite readrandom readwhilewriting seekran
   rm -rf "${stores:?}/$workload"
 done
 
-# Values apart from their keys, as by default, beside RocksDB alone whose log nobody syncs (scripts/compared.py makes the table).
-# measure_apart NAME WORKLOAD ARGUMENTS...
-measure_apart() {
-  local name=apart-$1 workload=$2
+# Separated values, as by default, beside RocksDB alone whose log nobody syncs (scripts/compared.py makes the table).
+# measure_separated NAME WORKLOAD ARGUMENTS...
+measure_separated() {
+  local name=separated-$1 workload=$2
   shift 2
   measure "$name" bench "$workload" --compare --json --baseline-durability none --dir "$stores/$name" "$@"
   rm -rf "${stores:?}/$name"
 }
-measure_apart fillrandom fillrandom --keys 40000000 --seconds 60 --rounds 2
-measure_apart fillrandom-overwriting fillrandom --keys 10000000 --seconds 60 --rounds 2
-measure_apart fillrandom-cores fillrandom --keys 10000000 --seconds 60 --cores 0.4 --rounds 3
+measure_separated fillrandom fillrandom --keys 40000000 --seconds 60 --rounds 2
+measure_separated fillrandom-overwriting fillrandom --keys 10000000 --seconds 60 --rounds 2
+measure_separated fillrandom-cores fillrandom --keys 10000000 --seconds 60 --cores 0.4 --rounds 3
 for bytes in 256 100; do
-  measure_apart fillrandom-$bytes fillrandom --keys 10000000 --seconds 20 --cores 0.4 --rounds 3 --value-bytes $bytes
+  measure_separated fillrandom-$bytes fillrandom --keys 10000000 --seconds 20 --cores 0.4 --rounds 3 --value-bytes $bytes
 done
-measure_apart fillseq-8k fillseq --keys 250000 --value-bytes 8192 --rounds 3
-# So long that what a burst may leave (`store.relocation_burst_seconds`) is freed before the second half; and a burst.
-measure_apart updates updates --seconds 280 --cores 0.4 --rounds 2
-measure_apart updates-zipf updates --zipf 0.99 --seconds 280 --cores 0.4 --rounds 2
-measure_apart updates-burst updates --seconds 60 --cores 0.4 --rounds 3
-measure_apart updates-zipf-burst updates --zipf 0.99 --seconds 60 --cores 0.4 --rounds 3
-measure apart-always bench fillrandom --compare --json --dir "$stores/always" --keys 1000000 --seconds 15 --settle-seconds 20 --rounds 5 \
+measure_separated fillseq-8k fillseq --keys 250000 --value-bytes 8192 --rounds 3
+# So long that what a burst may leave (`store.gc_burst_credit_seconds`) is freed before the second half; and a burst.
+measure_separated updates updates --seconds 280 --cores 0.4 --rounds 2
+measure_separated updates-zipf updates --zipf 0.99 --seconds 280 --cores 0.4 --rounds 2
+measure_separated updates-burst updates --seconds 60 --cores 0.4 --rounds 3
+measure_separated updates-zipf-burst updates --zipf 0.99 --seconds 60 --cores 0.4 --rounds 3
+measure separated-always bench fillrandom --compare --json --dir "$stores/always" --keys 1000000 --seconds 15 --settle-seconds 20 --rounds 5 \
   --durability always --threads 16
-measure_apart readrandom readrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3
-measure_apart seekrandom seekrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3
-measure_apart seekrandom-50 seekrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3 --scan-entries 50 --updates-before 100
-measure_apart readwhilewriting readwhilewriting --keys 500000 --seconds 15 --cores 0.4 --rounds 5
+measure_separated readrandom readrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3
+measure_separated seekrandom seekrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3
+measure_separated seekrandom-50 seekrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3 --scan-entries 50 --updates-before 100
+measure_separated readwhilewriting readwhilewriting --keys 500000 --seconds 15 --cores 0.4 --rounds 5
 # A quarter of the data.
 # shellcheck disable=SC2053 # a pattern is meant
-if [[ apart-readrandom-beyond-memory == $pattern ]]; then
+if [[ separated-readrandom-beyond-memory == $pattern ]]; then
   limit_memory 314572800
-  measure_apart readrandom-beyond-memory readrandom --keys 1200000 --seconds 15 --rounds 3
+  measure_separated readrandom-beyond-memory readrandom --keys 1200000 --seconds 15 --rounds 3
   rmdir "$memory_group" || true
   memory_group=
 fi
@@ -123,7 +123,7 @@ done
 for keys in uniform:3 zipf:2; do
   drawn=()
   [ ${keys%:*} = uniform ] || drawn=(--zipf 0.99)
-  measure_updates "${keys%:*}-ample" "${drawn[@]}" --seconds 60 --cores 0.4 --store-option "relocation_ratio=${keys#*:}"
+  measure_updates "${keys%:*}-ample" "${drawn[@]}" --seconds 60 --cores 0.4 --store-option "gc_ratio=${keys#*:}"
   measure_updates "${keys%:*}-ample-blob" "${drawn[@]}" --seconds 60 --cores 0.4 --target rocksdb-blob --durability none
 done
 measure_updates 30-minutes --seconds 1800 --cores 0.4

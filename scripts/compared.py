@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""compared.py RESULTS PATTERN [OUT.svg]: tables of those comparisons that `make bench` has measured and whose name is like PATTERN, as 'apart-*'.
+"""compared.py RESULTS PATTERN [OUT.svg]: tables of those comparisons that `make bench` has measured and whose name is like PATTERN, as 'separated-*'.
 
 RESULTS is the folder of the results, $CARGO_TARGET_DIR/bench. Prints Markdown: medians of the ratios within a round, our store by the other,
 with their range, and medians of each store's own figures, but the sum of its stalls; then latencies. OUT.svg becomes a plot of the ratios.
-docs/benchmarks.md shows what it makes.
+docs/performance.md shows what it makes.
 """
 
 import json

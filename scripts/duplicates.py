@@ -10,7 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
-LAYOUTS = {"plain": "values beside their keys", "separate": "values apart"}
+LAYOUTS = {"plain": "values beside their keys", "separate": "separated values"}
 WAYS = {"sample": "#2166ac", "filter": "#4d9221", "triggered": "#b2182b"}
 THRESHOLDS = (2, 4, 5, 6, 7, 8, 10, 20, 30, 50, 70, 100)
 # "Deduplication Adapted CaseDB for Edge Computing", Fig. 9, at SAR 1.5: WAR of the extended compaction and of the triggered one.
@@ -160,7 +160,7 @@ def cells(run):
 
     return (cell("sar_mean_steady", 2), cell("sar_max", 2), cell("war_steady", 2), cell("cpu_us_per_op", 1),
             cell("dedup_cpu_share", 1, 100, " %"), cell("dedup_merge_cpu_share", 1, 100, " %"),
-            f"{cell('hidden_bytes_estimated', 1, 1e-6)} / {cell('hidden_bytes_true', 1, 1e-6)}", cell("paced_ms", 1, 1e-3),
+            f"{cell('shadowed_bytes_estimated', 1, 1e-6)} / {cell('shadowed_bytes_true', 1, 1e-6)}", cell("throttled_ms", 1, 1e-3),
             f"{run['latency_us']['put']['p99'] / 1000:.1f}")
 
 
@@ -178,7 +178,7 @@ def shares(results, layout, words):
     for share in (5, 20, 50, 100):
         run = read(results, f"{layout}-share-{share}" if share < 100 else f"{layout}-counting-1")
         if run is not None and run.get("dup_ratio_estimated") and run.get("dup_ratio_true"):
-            estimated, counted = run["hidden_bytes_estimated"], run["hidden_bytes_true"]
+            estimated, counted = run["shadowed_bytes_estimated"], run["shadowed_bytes_true"]
             rows.append((share, f"{estimated / 1e6:.2f}", f"{counted / 1e6:.2f}", f"{estimated / counted:.3f}" if counted else "–",
                          f"{run['dup_ratio_estimated']:.1f}", f"{run['dup_ratio_true']:.1f}"))
     if rows:

@@ -126,7 +126,7 @@ PYTHON
 # What a loaded server still has to do is not measured: waits until it has done nothing for three looks in a row, a second apart.
 rest() {
   local info='' busy='' quiet=0 begun=$SECONDS
-  local work='^(memtables_waiting|running_flushes|running_compactions|value_log_relocating_segments|aof_rewrite_in_progress|rdb_bgsave_in_progress):0*[1-9]'
+  local work='^(memtables_waiting|running_flushes|running_compactions|value_log_gc_segments|aof_rewrite_in_progress|rdb_bgsave_in_progress):0*[1-9]'
   while [ $quiet -lt 3 ]; do
     if [ $((SECONDS - begun)) -gt "$rest_s" ]; then
       echo "redis-benchmark: the server has not come to rest within $rest_s s (REST): ${busy:-INFO is not answered}" >&2

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """updates.py OUT.svg TITLE NAME=RUN...: draws the space amplification of runs of `ecotone bench updates --json` over time, one below another
-in the legend. RUN is a file of such JSON, or what `make bench ONLY='updates-*'` keeps. docs/space.md shows what it makes."""
+in the legend. RUN is a file of such JSON, or what `make bench ONLY='updates-*'` keeps. docs/performance.md shows what it makes."""
 
 import json
 import pathlib

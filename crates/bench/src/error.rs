@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::target::resp::ServerAddress;
-
-/// A result of this room.
+/// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// An error of a benchmark.
@@ -42,14 +40,6 @@ pub enum Error {
         /// The kernel's reason.
         source: std::io::Error,
     },
-    /// The process could not be limited to a number of cores: get the right to make cgroups, or run without the limit.
-    #[error("cannot limit the process to {cores} cores: {reason}; run as root, or without --cores")]
-    Cores {
-        /// What was asked for.
-        cores: f64,
-        /// Why not.
-        reason: String,
-    },
     /// A thread of the driver panicked: a defect; the panic's message went to standard error.
     #[error("a thread of the benchmark panicked; its message is on standard error")]
     Panicked,
@@ -68,7 +58,7 @@ impl Error {
         Error::Options(message.into())
     }
 
-    pub(crate) fn server(address: &ServerAddress, reason: impl Into<String>) -> Self {
+    pub(crate) fn server(address: impl std::fmt::Display, reason: impl Into<String>) -> Self {
         Error::Server { address: address.to_string(), reason: reason.into() }
     }
 

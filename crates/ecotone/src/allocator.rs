@@ -1,11 +1,15 @@
-//! The allocator of the whole process, RocksDB's part of it too: jemalloc, told to hold on to little.
+//! The allocator of the whole process, RocksDB included: jemalloc, set to keep little.
 //!
-//! By itself it makes four arenas for each core, each with holes that no other can fill, and keeps pages that nobody uses for ten seconds. Blocks of RocksDB's
-//! cache are freed by other threads than took them, and clients' values come and go, so that holes are many. Two arenas, and a second, are enough for the few threads
-//! of a small server, and most of what they ask for comes from what each thread keeps for itself. (Pieces of 8 MiB and more have an arena of their own, which
-//! gives back at once.) Pages go as threads allocate: nobody wakes for that. What other ways hold and cost stands in `docs/space.md`.
+//! By itself it makes four arenas for each core, each with holes that no other can fill, and keeps
+//! pages that nobody uses for ten seconds. Blocks of RocksDB's cache are freed by other threads
+//! than took them, and clients' values come and go, so that holes are many. Two arenas, and a
+//! second, are enough for the few threads of a small server, and most of what they ask for comes
+//! from what each thread keeps for itself. (Pieces of 8 MiB and more have an arena of their own,
+//! which gives back at once.) Pages go as threads allocate: no thread wakes for that.
+//! `docs/space.md` has what other ways keep and cost.
 //!
-//! What `MALLOC_CONF` in the environment or `/etc/malloc.conf` say wins; the rest stays (`docs/operations.md`).
+//! What `MALLOC_CONF` in the environment or `/etc/malloc.conf` say wins; the rest stays
+//! (`docs/operations.md`).
 
 use std::ffi::{CStr, c_char};
 use std::ptr::null_mut;
@@ -19,7 +23,8 @@ use tikv_jemallocator::Jemalloc;
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// Where jemalloc looks for its settings, before anything else of the program runs.
-// SAFETY: jemalloc declares the symbol so that a program may define it, as a pointer to a string that ends with a zero and stays.
+// SAFETY: jemalloc declares the symbol so that a program may define it, as a pointer to a string
+// that ends with a zero and stays.
 #[unsafe(export_name = "malloc_conf")]
 #[used]
 static SETTINGS: Settings = Settings(c"narenas:2,dirty_decay_ms:1000".as_ptr());
@@ -33,7 +38,8 @@ unsafe impl Sync for Settings {}
 /// Held while figures are brought up to date and read: they are of one moment then.
 static READING: Mutex<()> = Mutex::new(());
 
-/// Gives back what no arena uses: all of them, by jemalloc's number for that (`MALLCTL_ARENAS_ALL`).
+/// Gives back what no arena uses: all of them, by jemalloc's number for that
+/// (`MALLCTL_ARENAS_ALL`).
 const PURGE_ALL: &CStr = c"arena.4096.purge";
 
 /// The allocator of this process.
@@ -61,7 +67,7 @@ impl Allocator for OfProcess {
         let mut report = Vec::new();
         match stats_print::stats_print(&mut report, stats_print::Options::default()) {
             Ok(()) => String::from_utf8_lossy(&report).into_owned(),
-            Err(error) => format!("jemalloc does not tell of itself: {error}"),
+            Err(error) => format!("jemalloc has no statistics: {error}"),
         }
     }
 

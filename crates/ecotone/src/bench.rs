@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use ecotone_bench::command::{
-    BenchOptions, BenchProgress, BenchReport, DEFAULT_ROUNDS, comparison_table, report_table, run_bench, run_child,
+    BenchOptions, BenchProgress, BenchReport, DEFAULT_ROUNDS, child_options, comparison_table, report_table, run_bench,
     run_compare,
 };
 use ecotone_bench::driver::Phase;
@@ -12,15 +12,15 @@ use ecotone_bench::report::{PageHeader, store_html};
 use ecotone_bench::target::resp::{Credentials, ServerAddress, ServerOptions};
 use ecotone_bench::target::{DedupKind, DedupSettings, Durability, Profile, StoreSettings, TargetKind};
 use ecotone_bench::workload::{Workload, WorkloadOptions};
+use ecotone_lab::CoreLimit;
 
-use crate::lab::today;
 use crate::output;
 use crate::progress::Spinner;
 
 /// How a server is named.
 const TARGET_SHAPE: &str = "resp://HOST:PORT";
 
-/// Where a server's password may stand, so that it is in no list of processes.
+/// Where a server's password may be given, so that it is in no list of processes.
 const PASSWORD_VARIABLE: &str = "ECOTONE_BENCH_PASSWORD";
 
 #[derive(clap::Args)]
@@ -38,9 +38,11 @@ pub(crate) struct Arguments {
     /// What to run
     #[arg(required_unless_present = "run_options")]
     workload: Option<String>,
-    /// What to run it on: engine (this store), rocksdb (the same library and options, nothing of ours in between) or rocksdb-blob
-    /// (the same with RocksDB's own separation of values and its garbage collection); or a running server of the Redis protocol:
-    /// resp://[[USER]:PASSWORD@]HOST:PORT or unix:///PATH. A password may also stand in ECOTONE_BENCH_PASSWORD
+    /// What to run it on: engine (this store), rocksdb (the same library and options, nothing of
+    /// ours in between) or rocksdb-blob (the same with RocksDB's own separation of values and its
+    /// garbage collection); or a running server of the Redis protocol:
+    /// resp://[[USER]:PASSWORD@]HOST:PORT or unix:///PATH. A password may also be given in
+    /// ECOTONE_BENCH_PASSWORD
     #[arg(long, default_value = "engine")]
     target: String,
     /// Requests that each thread has under way at once on its connection to a server [default: 1]
@@ -52,7 +54,8 @@ pub(crate) struct Arguments {
     /// What engine is compared with: rocksdb or rocksdb-blob
     #[arg(long, default_value = "rocksdb", requires = "compare")]
     baseline: String,
-    /// When a write of the baseline is acknowledged: none, everysec or always [default: as --durability]
+    /// When a write of the baseline is acknowledged: none, everysec or always [default: as
+    /// --durability]
     #[arg(long, requires = "compare")]
     baseline_durability: Option<String>,
     /// Rounds of a comparison; each runs both targets once
@@ -61,7 +64,8 @@ pub(crate) struct Arguments {
     /// Folder of the store [default: a temporary one, removed at the end]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Run on the store that is in --dir, and keep it; on the keys that are in the server, where --target names one
+    /// Run on the store that is in --dir, and keep it; on the keys that are in the server, where
+    /// --target names one
     #[arg(long)]
     use_existing: bool,
     /// Keys of the key space
@@ -76,25 +80,31 @@ pub(crate) struct Arguments {
     /// Stop after so many seconds
     #[arg(long)]
     seconds: Option<f64>,
-    /// Stop after so many operations [default: as many as there are keys, unless --seconds is given]
+    /// Stop after so many operations [default: as many as there are keys, unless --seconds is
+    /// given]
     #[arg(long)]
     ops: Option<u64>,
     /// Threads; of readwhilewriting the readers, beside one writer
     #[arg(long, default_value_t = 1)]
     threads: u32,
-    /// Operations per second that are offered, all threads together [default: as many as the store takes]
+    /// Operations per second that are offered, all threads together [default: as many as the store
+    /// takes]
     #[arg(long)]
     rate: Option<f64>,
-    /// Per cent of the puts of updates that update keys of the load; the rest insert new keys [default: 100]
+    /// Per cent of the puts of updates that update keys of the load; the rest insert new keys
+    /// [default: 100]
     #[arg(long, value_name = "PERCENT")]
     update_share: Option<f64>,
-    /// Draw the keys that updates updates by a Zipfian of this theta, 0.01 to 0.999 [default: uniformly]
+    /// Draw the keys that updates updates by a Zipfian of this theta, 0.01 to 0.999 [default:
+    /// uniformly]
     #[arg(long, value_name = "THETA")]
     zipf: Option<f64>,
-    /// Entries that seekrandom reads after each seek, the one it lands on included: one operation. 1 to 10000 [default: 1]
+    /// Entries that seekrandom reads after each seek, the one it lands on included: one operation.
+    /// 1 to 10000 [default: 1]
     #[arg(long, value_name = "N")]
     scan_entries: Option<u32>,
-    /// Update what was loaded before the measured part: puts of uniformly drawn keys, in per cent of --keys, 0 to 1000 [default: 0]
+    /// Update what was loaded before the measured part: puts of uniformly drawn keys, in per cent
+    /// of --keys, 0 to 1000 [default: 0]
     #[arg(long, value_name = "PERCENT")]
     updates_before: Option<f64>,
     /// Seed of all random choices
@@ -103,7 +113,8 @@ pub(crate) struct Arguments {
     /// When a write is acknowledged: none, everysec or always [default: everysec]
     #[arg(long)]
     durability: Option<String>,
-    /// Options of the store to start from: default, or small-device (below 128 MiB resident) [default: default]
+    /// Options of the store to start from: default, or small-device (below 128 MiB resident)
+    /// [default: default]
     #[arg(long)]
     profile: Option<String>,
     /// Memory for block cache and memtables, in bytes [default: as the profile has it]
@@ -111,31 +122,38 @@ pub(crate) struct Arguments {
     memory_limit: Option<u64>,
     #[arg(long, value_name = "BYTES|off", value_parser = separation, help = separation_help())]
     separation: Option<SeparationArgument>,
-    /// Share of BlobDB's files, oldest first, whose live values a compaction moves (rocksdb-blob only) [default: 0.25, as RocksDB's]
+    /// Share of BlobDB's files, oldest first, whose live values a compaction moves (rocksdb-blob
+    /// only) [default: 0.25, as RocksDB's]
     #[arg(long, value_name = "SHARE")]
     blob_gc_age_cutoff: Option<f64>,
-    /// Share of garbage in those files that makes compactions for it alone; 1: never (rocksdb-blob only) [default: 1, as RocksDB's]
+    /// Share of garbage in those files that makes compactions for it alone; 1: never (rocksdb-blob
+    /// only) [default: 1, as RocksDB's]
     #[arg(long, value_name = "SHARE")]
     blob_gc_force_threshold: Option<f64>,
-    /// How duplicates in lower levels are counted: off, sample, filter, or triggered, which checks at fixed intervals and is there to
-    /// be compared with (engine only). Small trees need --store-option to have levels; without --threshold they are only counted. With any of them, off too, those left at the end are counted by reading all tables, and compared [default: they are not asked for]
+    /// How duplicates in lower levels are counted: off, sample, filter, or triggered, which checks
+    /// at fixed intervals and is there to be compared with (engine only). Small trees need
+    /// --store-option to have levels; without --threshold they are only counted. With any of them,
+    /// off too, those left at the end are counted by reading all tables, and compared [default:
+    /// they are not asked for]
     #[arg(long, value_name = "WAY")]
     dedup: Option<String>,
-    /// Extend a compaction where there is a duplicate in at most so many entries, 2 to 100, or off: none is; with a ratio they are counted by --dedup sample unless that
-    /// says otherwise, with off by none [default: 10 with values apart and without --dedup, else off]
+    /// Extend a compaction where there is a duplicate in at most so many entries, 2 to 100, or off:
+    /// none is; with a ratio they are counted by --dedup sample unless that says otherwise, with
+    /// off by none [default: 10 with separated values and without --dedup, else off]
     #[arg(long, value_name = "RATIO|off", value_parser = threshold)]
     threshold: Option<ThresholdArgument>,
     /// Seconds between two checks of --dedup triggered, 1 to 3600 [default: 5]
     #[arg(long, value_name = "SECONDS", requires = "dedup")]
     dedup_interval: Option<f64>,
-    /// Any other option of the store, such as level_multiplier=4; `ecotone serve --help` says where they are listed (engine only; may be
-    /// repeated)
+    /// Any other option of the store, such as level_multiplier=4; `ecotone serve --help` says where
+    /// they are listed (engine only; may be repeated)
     #[arg(long, value_name = "NAME=VALUE")]
     store_option: Vec<String>,
-    /// How long to wait at the end until compactions and relocation are done
+    /// How long to wait at the end until compactions and GC are done
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     settle_seconds: f64,
-    /// Limit the whole process to so many cores, such as 0.4, with a cgroup; needs the right to make cgroups
+    /// Limit the whole process to so many cores, such as 0.4, with a cgroup; needs the right to
+    /// make cgroups
     #[arg(long)]
     cores: Option<f64>,
     /// Write a page with plots over time to this file
@@ -151,7 +169,8 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     if let Some(options) = &arguments.run_options {
-        return output::print(&run_child(options, |_| {})?);
+        let report = run_limited(&child_options(options)?, |_| {})?;
+        return output::print(&serde_json::to_string(&report)?);
     }
     let Some(name) = &arguments.workload else { bail!("name a workload; `ecotone bench --help` lists them") };
     let server = arguments.server()?;
@@ -216,15 +235,23 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         arguments.write_page(&reports.collect::<Vec<_>>())?;
         output::print(&if arguments.json { serde_json::to_string(&comparison)? } else { comparison_table(&comparison) })
     } else {
-        let report = run_bench(&options, |progress| spinner.say(describe(progress)))?;
+        let report = run_limited(&options, |progress| spinner.say(describe(progress)))?;
         spinner.end();
         arguments.write_page(std::slice::from_ref(&report))?;
         output::print(&if arguments.json { serde_json::to_string(&report)? } else { report_table(&report) })
     }
 }
 
+/// Runs a workload in this process, with no more processor time than `--cores` says.
+fn run_limited(options: &BenchOptions, progress: impl FnMut(&BenchProgress)) -> Result<BenchReport> {
+    options.validate()?;
+    let _limit = options.cores.map(CoreLimit::begin).transpose()?;
+    Ok(run_bench(options, progress)?)
+}
+
 impl Arguments {
-    /// The server that --target names, if it names one. What is for stores that are opened here is refused beside it.
+    /// The server that --target names, if it names one. What is for stores that are opened here is
+    /// refused beside it.
     fn server(&self) -> Result<Option<ServerOptions>> {
         if !ServerAddress::is_meant_by(&self.target) {
             if self.pipeline.is_some() {
@@ -298,12 +325,12 @@ impl Arguments {
         };
         let command =
             std::env::args().filter(|argument| argument != "--target").map(shown).collect::<Vec<_>>().join(" ");
-        let page = store_html(reports, &PageHeader { command: &command, date: &today() });
+        let page = store_html(reports, &PageHeader { command: &command, date: &output::today() });
         std::fs::write(path, page).with_context(|| format!("cannot write the report to {} (--report)", path.display()))
     }
 }
 
-/// The least length of a value that is kept apart from its key, if any is.
+/// The least length of a value that is separated from its key, if any is.
 #[derive(Clone, Copy)]
 pub(crate) struct SeparationArgument(pub(crate) Option<u32>);
 
@@ -336,7 +363,7 @@ fn separation_help() -> String {
     let [ours, blobs] = [TargetKind::Engine, TargetKind::RocksdbBlob]
         .map(|target| target.default_separation().map_or("off".to_owned(), |bytes| bytes.to_string()));
     format!(
-        "Values of at least so many bytes are kept apart from their keys, in the value log or BlobDB's files; off: none \
+        "Values of at least so many bytes are separated from their keys, in the value log or BlobDB's files; off: none \
          [default: {ours}; of rocksdb off, of rocksdb-blob {blobs}]"
     )
 }

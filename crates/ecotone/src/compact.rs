@@ -8,10 +8,9 @@ use ecotone_bench::target::resp::{Bounds, Broken, Client, Limits, Reply, ServerA
 use ecotone_engine::{CompactionProgress, CompactionStage, Error, OpenMode, Store, StoreOptions};
 use ecotone_server::config::{Config, FILE_VARIABLE};
 
-use crate::live_server::PasswordArgument;
+use crate::live_server::{PasswordArgument, store_in};
 use crate::output;
 use crate::progress::Spinner;
-use crate::store_folder::store_in;
 use crate::top::with_port;
 
 /// How often a server is asked how far it is.
@@ -123,7 +122,7 @@ fn of_server(address: &str, password: Option<&str>, spinner: &Spinner) -> Result
     if last.is_none() {
         last = status(&mut connected(address, password, LIMITS)?)?;
     }
-    last.with_context(|| format!("the server at {address} does not tell what it has done (COMPACT STATUS)"))
+    last.with_context(|| format!("the server at {address} does not report what it has done (COMPACT STATUS)"))
 }
 
 fn connected(address: &str, password: Option<&str>, limits: Limits) -> Result<Client> {
@@ -169,7 +168,7 @@ fn progress_of(parts: &[Reply]) -> Option<CompactionProgress> {
         CompactionStage::Ended,
     ];
     Some(CompactionProgress {
-        stage: stages.into_iter().find(|known| known.name().as_bytes() == stage)?,
+        stage: stages.into_iter().find(|known_stage| known_stage.name().as_bytes() == stage)?,
         pieces: number("pieces")?,
         pieces_done: number("pieces_done")?,
         bytes_before: number("bytes_before")?,

@@ -10,14 +10,15 @@ use serde_json::Value;
 
 use crate::live_server::Connected;
 use crate::progress::Spinner;
-use crate::verify;
 
-/// How often the server is asked how far it is: first after so long, then after twice that, and so on.
+/// How often the server is asked how far it is: first after so long, then after twice that, and so
+/// on.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 
 const MAX_WAIT: Duration = Duration::from_millis(250);
 
-/// Has the server find out what `question` says (the words behind `INSPECT START`), and waits for it. The inspection ends with this process.
+/// Has the server find out what `question` says (the words behind `INSPECT START`), and waits for
+/// it. The inspection ends with this process.
 pub(crate) fn ask<R: DeserializeOwned>(server: &mut Connected, question: &[&[u8]]) -> Result<R> {
     let words: Vec<&[u8]> = [&b"INSPECT"[..], b"START"].into_iter().chain(question.iter().copied()).collect();
     server.ask(&words)?;
@@ -28,7 +29,7 @@ pub(crate) fn ask<R: DeserializeOwned>(server: &mut Connected, question: &[&[u8]
         wait = (wait * 2).min(MAX_WAIT);
         let status = status(server)?;
         match status["state"].as_str() {
-            Some("running") => spinner.say(describe(&status["doing"])),
+            Some("running") => spinner.say(describe_remote(&status["doing"])),
             Some("done") => break status["report"].clone(),
             Some("failed") => {
                 bail!("the server at {} could not do it: {}", server.address(), status["error"].as_str().unwrap_or("?"))
@@ -49,10 +50,16 @@ fn status(server: &mut Connected) -> Result<Value> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-fn describe(doing: &Value) -> String {
+fn describe_remote(doing: &Value) -> String {
     let checking = serde_json::from_value::<Checking>(doing.clone());
-    checking.map_or_else(
-        |_| "the server begins".into(),
-        |checking| format!("by the server: {}", verify::describe(checking)),
-    )
+    checking.map_or_else(|_| "the server begins".into(), |checking| format!("by the server: {}", describe(checking)))
+}
+
+/// How far a check of a store is.
+pub(crate) fn describe(checking: Checking) -> String {
+    match checking {
+        Checking::Table { done, of } => format!("table {} of {of}", done + 1),
+        Checking::Segment { done, of } => format!("segment {} of {of}", done + 1),
+        Checking::Entries { done } => format!("{done} entries"),
+    }
 }

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use ecotone_bench::lab::{LabOptions, LabReport, OfferedRate, Profile, Through, run_lab};
-use ecotone_bench::report::{PageHeader, html, models_text, papers_text, results_text};
+use ecotone_bench::report::PageHeader;
 use ecotone_bench::workload::Workload;
+use ecotone_lab::report::{html, models_text, papers_text, results_text};
+use ecotone_lab::{LabOptions, LabReport, OfferedRate, Profile, Through, run_lab};
 use ecotone_policy::policy::PolicyName;
 
 use crate::bench::{SeparationArgument, separation};
@@ -27,12 +28,13 @@ pub(crate) struct Arguments {
     /// Policies to compare, in order: local, local-split, edgepilot, eco, eco-gate, eco-target
     #[arg(long, value_delimiter = ',', default_value = "local,local-split,edgepilot,eco")]
     policies: Vec<String>,
-    /// Values of at least so many bytes are kept apart from their keys; off: none, as in the papers, though serve and bench keep
-    /// them apart. Of several, such as off,128, each policy runs with each
+    /// Values of at least so many bytes are separated from their keys; off: none, as in the papers,
+    /// though serve and bench separate them. Of several, such as off,128, each policy runs with
+    /// each
     #[arg(long, value_name = "BYTES|off", value_delimiter = ',', default_value = "off", value_parser = separation)]
     separation: Vec<SeparationArgument>,
-    /// How the workload reaches the servers: inside (in each server's process, as in the papers) or resp (clients outside of the
-    /// emulated cores send it by the Redis protocol)
+    /// How the workload reaches the servers: inside (in each server's process, as in the papers) or
+    /// resp (clients outside of the emulated cores send it by the Redis protocol)
     #[arg(long, default_value = "inside", value_parser = ["inside", "resp"])]
     through: String,
     /// Requests that each client thread has under way at once [default: 1]
@@ -41,11 +43,12 @@ pub(crate) struct Arguments {
     /// Length of each run
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Load offered to each server: operations per second, or N% of what `local` reaches, which is then measured first
-    /// [default: as many as each takes]
+    /// Load offered to each server: operations per second, or N% of what `local` reaches, which is
+    /// then measured first [default: as many as each takes]
     #[arg(long)]
     rate: Option<String>,
-    /// Busy threads of another application on the first server of the highest tier, growing from 0 to this
+    /// Busy threads of another application on the first server of the highest tier, growing from 0
+    /// to this
     #[arg(long, default_value_t = 0, value_name = "THREADS")]
     colocated: u32,
     /// Client threads of each server
@@ -60,7 +63,8 @@ pub(crate) struct Arguments {
     /// Keep logs, records and the report in this folder
     #[arg(long)]
     record: Option<PathBuf>,
-    /// Where the servers' stores lie while they run [default: in memory where they fit, else /var/tmp]
+    /// Where the servers' stores lie while they run [default: in memory where they fit, else
+    /// /var/tmp]
     #[arg(long, value_name = "DIR")]
     stores: Option<PathBuf>,
     /// The HTML report [default: lab-WORKLOAD-PROFILE.html in --record, else in the current folder]
@@ -99,7 +103,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     };
     let path = arguments.report_path(&report);
     let command = std::env::args().collect::<Vec<_>>().join(" ");
-    let page = html(&report, &PageHeader { command: &command, date: &today() });
+    let page = html(&report, &PageHeader { command: &command, date: &output::today() });
     std::fs::write(&path, page).with_context(|| format!("cannot write the report to {} (--report)", path.display()))?;
     if arguments.json {
         return output::print(&serde_json::to_string(&report)?);
@@ -125,33 +129,5 @@ impl Arguments {
             let name = format!("lab-{}-{}.html", report.workload, report.profile);
             self.record.clone().unwrap_or_default().join(name)
         })
-    }
-}
-
-/// The date, by the civil calendar (days since 1970-01-01; algorithm after Howard Hinnant, "chrono-Compatible Low-Level Date
-/// Algorithms", section civil_from_days).
-pub(crate) fn today() -> String {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let days = (since.as_secs() / 86_400) as i64 + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn today_is_a_date_of_this_century() {
-        let today = today();
-        assert_eq!(today.len(), 10, "{today}");
-        assert!(today.as_str() > "2026-01-01" && today.as_str() < "2100-01-01", "{today}");
     }
 }

@@ -1,10 +1,12 @@
 //! The server that has a store open: whether there is one, where it can be asked, and asking it.
 //!
-//! Commands that read a store's folder are wrong about one that is written meanwhile. So they look first who has it open for writing: by the
-//! lock of the store, which names a process, and by the file in which that process says where it listens
-//! ([`ecotone_server::addresses`]). That file is believed only where both name one process, and what answers must be it as well.
+//! Commands that read a store's folder are wrong about one that is written meanwhile. So they first
+//! find out who has it open for writing: by the lock of the store, which names a process, and by
+//! the file in which that process says where it listens ([`ecotone_server::addresses`]). That file
+//! is believed only where both name one process, and what answers must be it as well.
 
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,15 +15,17 @@ use ecotone_bench::target::resp::{Bounds, Broken, Client, Limits, Reply, ServerA
 use ecotone_engine::{LockHolder, holder};
 use ecotone_server::addresses::{self, Addresses};
 
-use crate::store_folder::store_in;
-
-/// Bounds of what a server is asked here: a report of a thousand findings, or of all segments of a large store, is the longest reply.
+/// Bounds of what a server is asked here: a report of a thousand findings, or of all segments of a
+/// large store, is the longest reply.
 const LIMITS: Limits = Limits {
     connect_timeout: Duration::from_secs(5),
     silence_timeout: Duration::from_secs(60),
     reply_timeout: Some(Duration::from_secs(120)),
     reply_bounds: Bounds { bytes: 256 << 20, elements: 0 },
 };
+
+/// Files of which every store has one, unless it is damaged.
+const SIGNS: [&str; 2] = ["CURRENT", "STORE"];
 
 /// Where the password of clients comes from.
 #[derive(clap::Args)]
@@ -49,7 +53,7 @@ impl PasswordArgument {
 
 /// What an argument `DIR|HOST:PORT` leads to.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum StoreLocation {
     /// A store that nobody has open for writing.
     Store(PathBuf),
     /// A server that can be asked, or why it cannot.
@@ -59,9 +63,10 @@ pub(crate) enum Place {
 /// A server that runs.
 #[derive(Debug)]
 pub(crate) struct LiveServer {
-    /// The store that it has open, where that is what was asked for, and its process, where the kernel tells it.
+    /// The store that it has open, where that is what was asked for, and its process, where the
+    /// kernel shows it.
     store: Option<(PathBuf, Option<i32>)>,
-    /// Where it listens, where that is known.
+    /// Where it listens, if it has said so.
     listens: Option<Listens>,
 }
 
@@ -71,22 +76,36 @@ enum Listens {
     At(String),
 }
 
-/// Looks what is at `argument`: the folder of a store or of a server, or the address of one.
-pub(crate) fn place(argument: &Path) -> Place {
+/// Finds out what is at `argument`: the folder of a store or of a server, or the address of one.
+pub(crate) fn locate(argument: &Path) -> StoreLocation {
     let store = store_in(argument);
     if !store.exists()
         && let Some(address) = argument.to_str().filter(|text| is_address(text))
     {
-        return Place::Server(LiveServer { store: None, listens: Some(Listens::At(address.to_owned())) });
+        return StoreLocation::Server(LiveServer { store: None, listens: Some(Listens::At(address.to_owned())) });
     }
     let pid = match holder(&store) {
         Some(LockHolder::AnotherProcess { pid }) => pid,
-        Some(LockHolder::ThisProcess) | None => return Place::Store(store),
+        Some(LockHolder::ThisProcess) | None => return StoreLocation::Store(store),
     };
     // The server's folder, whichever of the two was named.
     let folders = [Some(argument), store.parent()].into_iter().flatten();
     let said = pid.and_then(|pid| folders.into_iter().find_map(|folder| addresses::of(folder, pid)));
-    Place::Server(LiveServer { store: Some((store, pid)), listens: said.map(|said| Listens::Said(Box::new(said))) })
+    StoreLocation::Server(LiveServer {
+        store: Some((store, pid)),
+        listens: said.map(|said| Listens::Said(Box::new(said))),
+    })
+}
+
+/// `folder`, or the store in it where it is the folder of a server (`ecotone serve --dir`), which
+/// is no store itself.
+pub(crate) fn store_in(folder: &Path) -> PathBuf {
+    // Of one that may not be read whoever opens it says so.
+    let is_there =
+        |path: PathBuf| path.try_exists().unwrap_or_else(|error| error.kind() == ErrorKind::PermissionDenied);
+    let is_store = |folder: &Path| SIGNS.iter().any(|sign| is_there(folder.join(sign)));
+    let within = folder.join("store");
+    if !is_store(folder) && is_store(&within) { within } else { folder.to_path_buf() }
 }
 
 /// Whether it can be `HOST:PORT`.
@@ -105,8 +124,8 @@ impl LiveServer {
         }
     }
 
-    /// Connects to it. `command` is what it would be asked by whoever can connect, for who cannot: the words of the command line before the
-    /// address, and requests.
+    /// Connects to it. `command` is what it would be asked by whoever can connect, for who cannot:
+    /// the words of the command line before the address, and requests.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! The command `ecotone`: the only place that speaks to people.
 
-#[allow(unsafe_code)] // the allocator is told by a symbol of C
+#[allow(unsafe_code)] // the allocator reads a symbol of C
 mod allocator;
 mod backup;
 mod bench;
@@ -18,7 +18,6 @@ mod serve;
 // the standard library neither stops a process nor ends one without running what others registered
 mod signals;
 mod space;
-mod store_folder;
 mod supervisor;
 mod top;
 mod verify;
@@ -103,10 +102,10 @@ fn main() -> std::process::ExitCode {
     status
 }
 
-/// The error and what it came of, in a line. Some errors tell their cause already.
+/// The error and what it came of, in a line. Some errors include their cause already.
 fn with_causes(error: &anyhow::Error) -> String {
-    error.chain().skip(1).fold(error.to_string(), |told, cause| {
+    error.chain().skip(1).fold(error.to_string(), |text, cause| {
         let cause = cause.to_string();
-        if told.ends_with(&cause) { told } else { format!("{told}: {cause}") }
+        if text.ends_with(&cause) { text } else { format!("{text}: {cause}") }
     })
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ecotone_bench::lab::{PolicyRun, Progress, Tick};
+use ecotone_lab::{PolicyRun, Progress, Tick};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A line that says what is being done.

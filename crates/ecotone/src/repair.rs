@@ -6,10 +6,10 @@ use anyhow::{Result, bail};
 use ecotone_engine::{ManifestState, RepairReport, Repairing, repair_leaving_out};
 use ecotone_server::DerivedKeys;
 
-use crate::live_server::{self, Place};
+use crate::inspection;
+use crate::live_server::{self, StoreLocation};
 use crate::output::{self, line};
 use crate::progress::Spinner;
-use crate::verify;
 
 /// Lost values, tables and parts of logs that are printed, of each sort; `--json` has more.
 const SHOWN_LOSSES: usize = 20;
@@ -35,9 +35,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let store = match live_server::place(&arguments.dir) {
-        Place::Store(store) => store,
-        Place::Server(server) => {
+    let store = match live_server::locate(&arguments.dir) {
+        StoreLocation::Store(store) => store,
+        StoreLocation::Server(server) => {
             bail!("{}: stop it first; `ecotone verify` asks it whether there is anything to repair", server.in_use())
         }
     };
@@ -70,7 +70,7 @@ fn describe(repairing: Repairing) -> String {
         Repairing::Wal { done, of } => format!("reading write-ahead log {} of {of}", done + 1),
         Repairing::Unlisted { keys } => format!("comparing tables that the MANIFEST does not name: {keys} keys"),
         Repairing::Entries { done } => format!("{done} entries saved"),
-        Repairing::Result(checking) => format!("checking the new store: {}", verify::describe(checking)),
+        Repairing::Result(checking) => format!("checking the new store: {}", inspection::describe(checking)),
     }
 }
 

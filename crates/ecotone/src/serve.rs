@@ -1,9 +1,11 @@
 //! `ecotone serve`: one server, for clients or with a workload inside it.
 //!
-//! A workload is driven as `db_bench` does it in the papers, in the server's process; its keys are not those of clients, so a server has
-//! one or the other. Under the lab the server speaks [records](ecotone_server::record) on standard output and listens for `start`,
-//! `colocated N` and `stop` on standard input; without a workload it counts what clients ask for between `start` and the first `stop`.
-//! Whoever started it ends it by a [signal](crate::signals), at any time; a [supervisor](crate::supervisor) is told how it is.
+//! A workload is driven as `db_bench` does it in the papers, in the server's process; its keys are
+//! not those of clients, so a server has one or the other. Under the lab the server speaks
+//! [records](ecotone_server::record) on standard output and listens for `start`, `colocated N` and
+//! `stop` on standard input; without a workload it counts what clients ask for between `start` and
+//! the first `stop`. Whoever started it ends it by a [signal](crate::signals), at any time; a
+//! [supervisor](crate::supervisor) is notified of its condition.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -17,7 +19,7 @@ use ecotone_bench::driver::{Driver, Outcome, Running};
 use ecotone_bench::measure::{ProcessUsage, directory_bytes};
 use ecotone_bench::target::EngineTarget;
 use ecotone_bench::workload::{OperationKind, Preload, Workload, WorkloadOptions};
-use ecotone_server::config::{Config, FILE_VARIABLE, Kind, Place, commented_file, keys};
+use ecotone_server::config::{Config, FILE_VARIABLE, Kind, ValueOrigin, commented_file, keys};
 use ecotone_server::record::{Final, Latency, Ready, Record};
 use ecotone_server::{
     Allocator, ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, raise_descriptor_limit,
@@ -26,14 +28,15 @@ use ecotone_server::{
 use crate::allocator::OfProcess;
 use crate::log;
 use crate::signals::Signals;
-use crate::supervisor::{Look, Supervisor};
+use crate::supervisor::{Condition, Supervisor};
 
-/// How often the server looks whether its workload has ended.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often the server checks whether its workload has ended.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Configuration file; what is given here wins over it [default: the one that ECOTONE_CONFIG names, or none]
+    /// Configuration file; what is given here wins over it [default: the one that ECOTONE_CONFIG
+    /// names, or none]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print a configuration file with every key, its default and what it is for, and end
@@ -106,7 +109,8 @@ pub(crate) struct Arguments {
     /// Print records as JSON lines: `-` for standard output
     #[arg(long, value_name = "FILE", help_heading = "Lab")]
     records: Option<PathBuf>,
-    /// Begin the workload when the line `start` comes on standard input, end at `stop`; without --workload it is what clients ask for
+    /// Begin the workload when the line `start` comes on standard input, end at `stop`; without
+    /// --workload it is what clients ask for
     #[arg(long, help_heading = "Lab")]
     wait_for_start: bool,
 }
@@ -117,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     }
     let workload = arguments.workload()?;
     let sink = arguments.record_sink()?;
-    let tell = |record: Record| {
+    let print = |record: Record| {
         if let Some(sink) = &sink {
             sink(record);
         }
@@ -125,10 +129,10 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     let mut options = config.serve_options()?;
     raise_descriptor_limit();
     options.emulated = arguments.emulated();
-    let (sender, told) = channel();
-    let signals = Signals::hear({
+    let (sender, control) = channel();
+    let signals = Signals::handle({
         let sender = sender.clone();
-        move || drop(sender.send(Told::Stop))
+        move || drop(sender.send(ControlEvent::Stop))
     })?;
     if arguments.wait_for_start {
         read_lines(sender.clone());
@@ -137,44 +141,44 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     if arguments.wait_for_start && workload.is_none() && options.clients.is_none() {
         bail!("--wait-for-start waits for a workload: give --workload or --clients");
     }
-    // Nobody watches a workload unless told so.
+    // Nobody monitors a workload by default.
     if workload.is_some() && !config.is_said("http.listen") {
         options.http = None;
     }
     let supervisor = Supervisor::from_environment();
-    supervisor.tell("STATUS=opening the store");
+    supervisor.notify("STATUS=opening the store");
     options.opened = Some(signals.opened());
     options.lost_log_lines = Some(Arc::new(log::lost_lines));
     let daemon = start(options, &config, sink.clone())?;
     let name = daemon.name().to_owned();
     let was_empty = daemon.store().properties()?.last_sequence == 0;
     if let Some(workload) = workload.as_ref().filter(|workload| workload.preloads()) {
-        supervisor.tell("STATUS=filling the store");
+        supervisor.notify("STATUS=filling the store");
         load(&daemon, workload, &signals)?;
         if signals.wanted().load(Ordering::Acquire) {
             return end(daemon, &supervisor);
         }
     }
     let clients = daemon.listening().and_then(|listening| listening.addresses.first()).map(ToString::to_string);
-    tell(Record::Ready(Ready { server: name.clone(), listen: daemon.address().to_owned(), clients }));
-    supervisor.tell(&format!("READY=1\nSTATUS={}", whom_it_serves(&daemon)));
-    let watcher = supervisor.watch(look_of(&daemon))?;
-    let mut ends = arguments.wait_for_start && wait_for(&told, &daemon, "start")? == Heard::End;
+    print(Record::Ready(Ready { server: name.clone(), listen: daemon.address().to_owned(), clients }));
+    supervisor.notify(&format!("READY=1\nSTATUS={}", whom_it_serves(&daemon)));
+    let watcher = supervisor.watch(condition_of(&daemon))?;
+    let mut ends = arguments.wait_for_start && wait_for(&control, &daemon, "start")? == WaitOutcome::End;
     if let Some(workload) = workload.filter(|_| !ends) {
-        let (driven, end) = drive(&daemon, workload, was_empty, &told)?;
+        let (driven, end) = drive(&daemon, workload, was_empty, &control)?;
         ends = end;
-        tell(Record::Final(final_record(name, driven)));
+        print(Record::Final(final_record(name, driven)));
         if sink.is_none() && !ends {
-            let told = "the workload is done; the server goes on until it gets SIGTERM or SIGINT";
+            let done = "the workload is done; the server goes on until it gets SIGTERM or SIGINT";
             // Nobody may read it any more.
-            let _ = writeln!(std::io::stdout(), "{told}");
+            let _ = writeln!(std::io::stdout(), "{done}");
         }
     } else if arguments.wait_for_start && !ends {
-        let (counted, heard) = watch_clients(&daemon, name, &told)?;
-        tell(Record::Final(counted));
-        ends = heard == Heard::End;
+        let (counted, outcome) = watch_clients(&daemon, name, &control)?;
+        print(Record::Final(counted));
+        ends = outcome == WaitOutcome::End;
     }
-    let waited = if ends { Ok(Heard::End) } else { wait_for(&told, &daemon, "stop") };
+    let waited = if ends { Ok(WaitOutcome::End) } else { wait_for(&control, &daemon, "stop") };
     drop(watcher);
     let ended = end(daemon, &supervisor);
     waited.and(ended)
@@ -187,12 +191,12 @@ pub(crate) fn print_config() -> Result<()> {
 
 fn end(daemon: Daemon, supervisor: &Supervisor) -> Result<()> {
     tracing::info!("the server stops");
-    supervisor.tell("STOPPING=1\nSTATUS=ending clients and closing the store");
+    supervisor.notify("STOPPING=1\nSTATUS=ending clients and closing the store");
     daemon.stop().context("stopping")
 }
 
-/// What the process is told from outside.
-enum Told {
+/// What comes from outside the process.
+enum ControlEvent {
     /// A line on standard input.
     Line(String),
     /// Standard input has ended.
@@ -205,7 +209,7 @@ enum Told {
 
 /// What came first.
 #[derive(PartialEq, Eq)]
-enum Heard {
+enum WaitOutcome {
     /// The word that was waited for.
     Word,
     /// The server is to end.
@@ -225,7 +229,7 @@ fn whom_it_serves(daemon: &Daemon) -> String {
 }
 
 /// How the server is, for who supervises it.
-fn look_of(daemon: &Daemon) -> impl Fn() -> Look + Send + 'static {
+fn condition_of(daemon: &Daemon) -> impl Fn() -> Condition + Send + 'static {
     let (health, serves) = (daemon.health(), whom_it_serves(daemon));
     move || {
         let (hanging, unready) = (health.hanging(), health.unready());
@@ -234,7 +238,7 @@ fn look_of(daemon: &Daemon) -> impl Fn() -> Look + Send + 'static {
             ([], reasons) => format!("not ready: {}", reasons.join("; ")),
             (reasons, _) => format!("hangs: {}", reasons.join("; ")),
         };
-        Look { lives: hanging.is_empty(), status }
+        Condition { lives: hanging.is_empty(), status }
     }
 }
 
@@ -260,7 +264,7 @@ fn store_option_help() -> String {
     format!(
         "Further options of the store: {}",
         keys().iter().filter(|key| key.section() == "store").map(|key| key.name()).collect::<Vec<_>>().join(", ")
-    ) + ", space_max_bytes and space_reserve_bytes; --print-config tells what each is for"
+    ) + ", space_max_bytes and space_reserve_bytes; --print-config says what each is for"
 }
 
 impl Arguments {
@@ -294,7 +298,8 @@ impl Arguments {
         Ok(Some(Arc::new(move |record| {
             let Ok(line) = serde_json::to_string(&record) else { return };
             let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
-            // A reader that is gone ends the run with `stop` or the end of input; nothing is to be done here.
+            // A reader that is gone ends the run with `stop` or the end of input; nothing is to be
+            // done here.
             let _ = writeln!(out, "{line}").and_then(|()| out.flush());
         })))
     }
@@ -304,8 +309,8 @@ impl Arguments {
         Some(EmulatedCores { cgroup, speed })
     }
 
-    /// The clients that are served; the server ends when `told` so.
-    fn clients(&self, config: &Config, told: Sender<Told>) -> Result<Option<ClientOptions>> {
+    /// The clients that are served; the server ends when `control` says so.
+    fn clients(&self, config: &Config, control: Sender<ControlEvent>) -> Result<Option<ClientOptions>> {
         let listens = ["clients.listen", "clients.unix_socket", "clients.tls_listen"];
         if self.workload.is_some() && !listens.iter().any(|path| config.is_said(path)) {
             return Ok(None);
@@ -316,17 +321,18 @@ impl Arguments {
                 "a workload writes keys of its own beside which clients cannot be served: leave --workload out, or give --clients off"
             );
         }
-        let told_of_panic = told.clone();
-        let panicked = Arc::new(move || drop(told_of_panic.send(Told::Panicked)));
+        let for_panic = control.clone();
+        let panicked = Arc::new(move || drop(for_panic.send(ControlEvent::Panicked)));
         let shut_down = Arc::new(move || {
             // Nobody listens any more: it ends already. What was acknowledged is kept in any case.
-            let _ = told.send(Told::Stop);
+            let _ = control.send(ControlEvent::Stop);
         });
         let allocator: Arc<dyn Allocator> = Arc::new(OfProcess);
         Ok(Some(ClientOptions { listen, config: config.clone(), shut_down, panicked, allocator: Some(allocator) }))
     }
 
-    /// What was said of the settings: by the file, the environment and the command line, of which the last wins.
+    /// What was said of the settings: by the file, the environment and the command line, of which
+    /// the last wins.
     pub(crate) fn config(&self) -> Result<Config> {
         let named = || std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty());
         let file = self.config.clone().or_else(|| named().map(PathBuf::from));
@@ -348,11 +354,11 @@ impl Arguments {
         ];
         for (argument, path, value) in given {
             if let Some(value) = value {
-                config.set(path, value, Place::Argument(argument.into()))?;
+                config.set(path, value, ValueOrigin::Argument(argument.into()))?;
             }
         }
         for assignment in &self.store_options {
-            config.set_store_option(assignment, Place::Argument("--store-option".into()))?;
+            config.set_store_option(assignment, ValueOrigin::Argument("--store-option".into()))?;
         }
         // They have names of their own, which win.
         for (argument, path, value) in [
@@ -360,14 +366,15 @@ impl Arguments {
             ("--memory-limit", "store.memory_limit_bytes", &self.memory_limit),
         ] {
             if let Some(value) = value {
-                config.set(path, value, Place::Argument(argument.into()))?;
+                config.set(path, value, ValueOrigin::Argument(argument.into()))?;
             }
         }
         Ok(config)
     }
 }
 
-/// Fills the store before workloads that read what they did not write, with the keys that they read; or until a signal comes.
+/// Fills the store before workloads that read what they did not write, with the keys that they
+/// read; or until a signal comes.
 fn load(daemon: &Daemon, workload: &WorkloadOptions, signals: &Signals) -> Result<()> {
     let target = Arc::new(EngineTarget::of(daemon.store().clone()));
     Driver::fill(target, workload.clone(), Some(daemon.duties()), signals.wanted().clone())
@@ -387,7 +394,7 @@ fn drive(
     daemon: &Daemon,
     mut workload: WorkloadOptions,
     was_empty: bool,
-    told: &Receiver<Told>,
+    control: &Receiver<ControlEvent>,
 ) -> Result<(Driven, bool)> {
     // Whoever opened the store has loaded what the workload reads.
     workload.preload = match (workload.preloads(), was_empty) {
@@ -396,15 +403,15 @@ fn drive(
         (_, false) => Preload::Existing,
     };
     let target = Arc::new(EngineTarget::of(daemon.store().clone()));
-    // The mutex is for sharing only: the monitor looks once a second.
+    // The mutex is for sharing only: the monitor samples once a second.
     let running = Arc::new(Mutex::new(Driver::start(target, workload, Some(daemon.duties()))?));
     let watched = Arc::downgrade(&running);
     daemon.begin_workload(move || watched.upgrade().map(|running| progress(&lock(&running))).unwrap_or_default());
     let mut ends = false;
     while !lock(&running).is_finished() {
-        match told.recv_timeout(LOOK) {
-            Ok(Told::Line(line)) => obey(daemon, &line, &lock(&running))?,
-            Ok(Told::InputEnded | Told::Stop | Told::Panicked) => {
+        match control.recv_timeout(CHECK_INTERVAL) {
+            Ok(ControlEvent::Line(line)) => obey(daemon, &line, &lock(&running))?,
+            Ok(ControlEvent::InputEnded | ControlEvent::Stop | ControlEvent::Panicked) => {
                 ends = true;
                 lock(&running).stop();
             }
@@ -428,11 +435,11 @@ fn drive(
 }
 
 /// Counts what clients ask for from now until `stop`.
-fn watch_clients(daemon: &Daemon, server: String, told: &Receiver<Told>) -> Result<(Final, Heard)> {
+fn watch_clients(daemon: &Daemon, server: String, control: &Receiver<ControlEvent>) -> Result<(Final, WaitOutcome)> {
     let (began, usage) = (Instant::now(), ProcessUsage::now());
     let written_before = daemon.store().counters().user_bytes();
     let before = daemon.begin_requests().context("no clients are served")?;
-    let heard = wait_for(told, daemon, "stop")?;
+    let outcome = wait_for(control, daemon, "stop")?;
     let (sums, seconds) = (daemon.sums(), began.elapsed().as_secs_f64());
     let asked = daemon.requests().unwrap_or_default().since(&before);
     let bytes_user = daemon.store().counters().user_bytes().saturating_sub(written_before);
@@ -449,7 +456,7 @@ fn watch_clients(daemon: &Daemon, server: String, told: &Receiver<Told>) -> Resu
         bytes_directory,
         ..of_sums(server, sums)
     };
-    Ok((counted, heard))
+    Ok((counted, outcome))
 }
 
 fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
@@ -466,25 +473,25 @@ fn obey(daemon: &Daemon, line: &str, running: &Running) -> Result<()> {
         ["stop"] => running.stop(),
         ["colocated", count] => daemon.set_colocated(count.parse().with_context(|| format!("colocated {count:?}"))?)?,
         [] => {}
-        _ => tracing::warn!(line, "unknown line on standard input; known are start, stop and colocated N"),
+        _ => tracing::warn!(line, "unknown line on standard input; there are start, stop and colocated N"),
     }
     Ok(())
 }
 
-/// Waits for the line `word`, obeying `colocated N` meanwhile. The server is to end at a signal, at the end of input, and at `stop`; with an
-/// error where a thread that serves clients is gone.
-fn wait_for(told: &Receiver<Told>, daemon: &Daemon, word: &str) -> Result<Heard> {
+/// Waits for the line `word`, obeying `colocated N` meanwhile. The server is to end at a signal, at
+/// the end of input, and at `stop`; with an error where a thread that serves clients is gone.
+fn wait_for(control: &Receiver<ControlEvent>, daemon: &Daemon, word: &str) -> Result<WaitOutcome> {
     loop {
-        let line = match told.recv() {
-            Ok(Told::Line(line)) => line,
-            Ok(Told::Panicked) => {
+        let line = match control.recv() {
+            Ok(ControlEvent::Line(line)) => line,
+            Ok(ControlEvent::Panicked) => {
                 bail!("a thread that serves clients panicked; to serve all of them again, start anew")
             }
-            Ok(Told::InputEnded | Told::Stop) | Err(_) => return Ok(Heard::End),
+            Ok(ControlEvent::InputEnded | ControlEvent::Stop) | Err(_) => return Ok(WaitOutcome::End),
         };
         match line.split_ascii_whitespace().collect::<Vec<_>>()[..] {
-            [said] if said == word => return Ok(Heard::Word),
-            ["stop"] => return Ok(Heard::End),
+            [said] if said == word => return Ok(WaitOutcome::Word),
+            ["stop"] => return Ok(WaitOutcome::End),
             ["colocated", count] => {
                 daemon.set_colocated(count.parse().with_context(|| format!("colocated {count:?}"))?)?;
             }
@@ -493,14 +500,14 @@ fn wait_for(told: &Receiver<Told>, daemon: &Daemon, word: &str) -> Result<Heard>
     }
 }
 
-fn read_lines(told: Sender<Told>) {
+fn read_lines(control: Sender<ControlEvent>) {
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if told.send(Told::Line(line)).is_err() {
+            if control.send(ControlEvent::Line(line)).is_err() {
                 return;
             }
         }
-        let _ = told.send(Told::InputEnded);
+        let _ = control.send(ControlEvent::InputEnded);
     });
 }
 

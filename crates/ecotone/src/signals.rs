@@ -1,23 +1,25 @@
-//! Signals that end a server: at once while its store is opened, in order from then on. And what the system alone does to a process.
+//! Signals that end a server: at once while its store is opened, in order from then on. And what
+//! the system alone does to a process.
 //!
-//! An opening may take minutes, of which nothing can be cut short, and nobody has been served yet: nothing is lost that a crash would
-//! not lose. A process without these handlers would not hear SIGTERM at all where it is the first one of a container. SIGHUP ends nothing, as with Redis.
+//! An opening may take minutes, of which nothing can be cut short, and nobody has been served yet:
+//! nothing is lost that a crash would not lose. A process without these handlers would not hear
+//! SIGTERM at all where it is the first one of a container. SIGHUP ends nothing, as with Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Heard while it exists, and until the process ends.
+/// Handled while it exists, and until the process ends.
 pub(crate) struct Signals {
     wanted: Arc<AtomicBool>,
     is_open: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// Listens from here on. Each signal after the opening is `told`, on a thread of its own.
+    /// Listens from here on. `notify` is called for each signal, on a thread of its own.
     ///
     /// # Errors
     /// The system refuses a handler or the thread.
-    pub(crate) fn hear(told: impl Fn() + Send + 'static) -> std::io::Result<Signals> {
+    pub(crate) fn handle(notify: impl Fn() + Send + 'static) -> std::io::Result<Signals> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (mut terminate, mut interrupt, mut hang_up) = {
@@ -41,7 +43,7 @@ impl Signals {
                         end_at_once();
                     }
                     wanted.store(true, Ordering::Release);
-                    told();
+                    notify();
                 }
             });
         })?;
@@ -66,7 +68,7 @@ fn end_at_once() -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Stops the process, as SIGTSTP would that nobody handles, until it is told to go on.
+/// Stops the process, as SIGTSTP would that nobody handles, until it is continued.
 pub(crate) fn stop_this_process() {
     // SAFETY: it takes no pointer.
     unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use ecotone_engine::{Checking, Finding, VerifyReport, verify};
+use ecotone_engine::{Finding, VerifyReport, verify};
 
-use crate::live_server::{self, PasswordArgument, Place};
+use crate::live_server::{self, PasswordArgument, StoreLocation};
 use crate::progress::Spinner;
 use crate::{inspection, output};
 
@@ -31,14 +31,14 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let (place, report) = match live_server::place(&arguments.dir) {
-        Place::Store(store) => {
+    let (place, report) = match live_server::locate(&arguments.dir) {
+        StoreLocation::Store(store) => {
             let spinner = Spinner::start();
-            let report = verify(&store, |checking| spinner.say(describe(checking)))?;
+            let report = verify(&store, |checking| spinner.say(inspection::describe(checking)))?;
             spinner.end();
             (format!("{store:?}"), report)
         }
-        Place::Server(server) => {
+        StoreLocation::Server(server) => {
             let password = arguments.password.password()?;
             let mut server =
                 server.connect(password.as_deref(), "ecotone verify", "INSPECT START VERIFY, then INSPECT STATUS")?;
@@ -58,14 +58,6 @@ fn judge(place: &str, report: &VerifyReport) -> Result<()> {
         );
     }
     Ok(())
-}
-
-pub(crate) fn describe(checking: Checking) -> String {
-    match checking {
-        Checking::Table { done, of } => format!("table {} of {of}", done + 1),
-        Checking::Segment { done, of } => format!("segment {} of {of}", done + 1),
-        Checking::Entries { done } => format!("{done} entries"),
-    }
 }
 
 fn text(report: &VerifyReport) -> String {

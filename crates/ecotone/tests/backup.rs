@@ -1,4 +1,5 @@
-//! Backups of the real program: `ecotone backup`, `ecotone restore` and BGSAVE, under load, over kills, damage and full disks.
+//! Backups of the real program: `ecotone backup`, `ecotone restore` and BGSAVE, under load, over
+//! kills, damage and full disks.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -114,7 +115,8 @@ fn listed(backups: &Path) -> Vec<String> {
     report["backups"].as_array().unwrap().iter().map(|backup| backup["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Restores the newest backup into `folder`, checks the store, and starts a server of it with the keys of `[clients]` and further sections.
+/// Restores the newest backup into `folder`, checks the store, and starts a server of it with the
+/// keys of `[clients]` and further sections.
 fn restored(backups: &Path, folder: &Path, more: &str) -> Server {
     std::fs::create_dir_all(folder).unwrap();
     let data = folder.join("data");
@@ -129,7 +131,8 @@ fn held(data: &Path) -> usize {
     std::fs::read_dir(data.join("store/checkpoint_tmp")).map_or(0, Iterator::count)
 }
 
-/// Bytes of files that lie in a folder of backups and do not make up one yet, as well as those that do.
+/// Bytes of files that lie in a folder of backups and do not make up one yet, as well as those that
+/// do.
 fn arrived(backups: &Path) -> u64 {
     let of = |within: &str| {
         let entries = std::fs::read_dir(backups.join(within)).into_iter().flatten();
@@ -148,8 +151,9 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 const CLIENTS: &str = "listen = \"127.0.0.1:0\"\n";
 
-/// Writers make transactions that set two keys to the same number, and one that grows a list; whatever moment the backup shows, the two are the same, and
-/// nothing is missing that was acknowledged before it began.
+/// Writers make transactions that set two keys to the same number, and one that grows a list;
+/// whatever moment the backup shows, the two are the same, and nothing is missing that was
+/// acknowledged before it began.
 #[test]
 fn a_backup_under_load_shows_one_moment_with_all_that_was_acknowledged() {
     const WRITERS: usize = 3;
@@ -178,7 +182,7 @@ fn a_backup_under_load_shows_one_moment_with_all_that_was_acknowledged() {
                 let (mut client, stops) = (client(&server), &stops);
                 scope.spawn(move || {
                     for number in 1.. {
-                        // Sometimes short, sometimes apart from its key.
+                        // Sometimes short, sometimes separated from its key.
                         let value =
                             [format!("{number} ").into_bytes(), noise(number, (number % 5 * 100) as usize)].concat();
                         client.queue(&[b"MULTI"]);
@@ -407,7 +411,7 @@ fn a_full_disk_keeps_what_has_come() {
     assert!(listed(&backups).is_empty());
     let came = arrived(&backups);
     assert!(came > 2 << 20, "{came}");
-    until("the server was told that it is over", || held(&folder.path().join("data")) == 0);
+    until("the server was notified that it is over", || held(&folder.path().join("data")) == 0);
     let grown = Command::new("mount").args(["-o", "remount,size=64m"]).arg(disk.path()).status().unwrap();
     assert!(grown.success());
     let report = back_up(&server, &backups);

@@ -1,4 +1,5 @@
-//! The real program as a benchmark of the real program: through the Redis protocol, and as the lab's clients.
+//! The real program as a benchmark of the real program: through the Redis protocol, and as the
+//! lab's clients.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -101,7 +102,8 @@ fn a_server_is_filled_and_read_and_holds_every_key() {
     let unix = format!("unix://{}", socket.display());
     let at_rate = ["--target", &unix, "--use-existing", "--seconds", "1", "--rate", "500"];
     let reads: Vec<Value> = (0..3).map(|_| report(&bench("readrandom", &at_rate))).collect();
-    // What is due at the end is left out, which on a busy machine may be more than a few; so the best of three counts.
+    // What is due at the end is left out, which on a busy machine may be more than a few; so the
+    // best of three counts.
     let read = reads.iter().max_by_key(|read| read["ops"].as_u64()).unwrap();
     assert_eq!((&read["missed"], &read["options"]["use_existing"]), (&0.into(), &true.into()));
     assert!((450..=550).contains(&read["ops"].as_u64().unwrap()), "{read}");

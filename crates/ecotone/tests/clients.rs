@@ -31,7 +31,7 @@ fn clients_are_served_as_the_file_says_and_find_their_data_again() {
     local.says(GET, VALUE);
     server.terminate();
     assert!(!socket.exists(), "the socket was left behind");
-    // Who was connected is told, not left waiting.
+    // Who was connected gets an error and is not left waiting.
     assert_eq!(stream.0.read(&mut [0; 1]).unwrap(), 0);
 
     let mut again = serve(&["--config", file.to_str().unwrap(), "--clients", "127.0.0.1:0"]);
@@ -161,8 +161,8 @@ fn who_does_the_same_wrong_again_and_again_fills_no_log() {
         large.0.write_all(format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$50000000\r\n{}", "x".repeat(40_000_000)).as_bytes());
     large.says("", "-ERR all clients together keep as much memory as they may (clients.max_memory_bytes)");
     let log = server.terminate_and_read();
-    for told in ["speaks HTTP", "speaks TLS", "max_memory_bytes"] {
-        assert_eq!(log.matches(told).count(), 1, "{told}: {log}");
+    for warning in ["speaks HTTP", "speaks TLS", "max_memory_bytes"] {
+        assert_eq!(log.matches(warning).count(), 1, "{warning}: {log}");
     }
 }
 
@@ -258,17 +258,17 @@ fn the_folder_of_a_server_stands_for_the_store_in_it() {
     server.connect().says(SET, "+OK\r\n");
     server.terminate();
     let (data, saved) = (folder.path().join("data"), folder.path().join("saved"));
-    let told = |command: &str, dir: &std::path::Path, more: &[&str]| {
+    let output_of = |command: &str, dir: &std::path::Path, more: &[&str]| {
         let mut ecotone = std::process::Command::new(env!("CARGO_BIN_EXE_ecotone"));
         let out = ecotone.arg(command).arg(dir).args(more).arg("--json").output().unwrap();
         assert!(out.status.success(), "{command} {dir:?}: {}", String::from_utf8_lossy(&out.stderr));
         out.stdout
     };
-    assert_eq!(told("verify", &data, &[]), told("verify", &data.join("store"), &[]));
-    assert_eq!(told("space", &data, &[]), told("space", &data.join("store"), &[]));
-    told("repair", &data, &["--into", saved.to_str().unwrap()]);
-    told("verify", &saved, &[]);
-    // Where there is no room for what is told that is said, and who reads no further is let be.
+    assert_eq!(output_of("verify", &data, &[]), output_of("verify", &data.join("store"), &[]));
+    assert_eq!(output_of("space", &data, &[]), output_of("space", &data.join("store"), &[]));
+    output_of("repair", &data, &["--into", saved.to_str().unwrap()]);
+    output_of("verify", &saved, &[]);
+    // A full device for the output is reported; a reader that stops early is no error.
     for command in ["verify", "space"] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let (reader, writer) = std::io::pipe().unwrap();

@@ -1,5 +1,6 @@
-//! Unmodified clients: three libraries of three languages, `redis-cli` and `redis-benchmark`, each against the real Redis server first. What is wrong with a script
-//! fails there, so what fails here afterwards is wrong with ours.
+//! Unmodified clients: three libraries of three languages, `redis-cli` and `redis-benchmark`, each
+//! against the real Redis server first. What is wrong with a script fails there, so what fails here
+//! afterwards is wrong with ours.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -96,7 +97,7 @@ fn hiredis_is_served_as_by_redis() {
     is_served_alike(&[program], &[]);
 }
 
-/// Runs all that `redis-benchmark` runs unless told otherwise: the names of its measurements.
+/// Runs all that `redis-benchmark` runs by default: the names of its measurements.
 fn benchmark(socket: &Path, more: &[&str]) -> Vec<String> {
     let socket = socket.to_str().unwrap();
     let command = ["redis-benchmark", "-s", socket, "-a", PASSWORD, "-n", "1000", "--csv"];

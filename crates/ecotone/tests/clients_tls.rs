@@ -79,7 +79,7 @@ fn the_end_of_a_certificate_is_told_in_the_log_and_as_a_metric() {
         if let (Some(warning), Some(says)) = (warning, says) {
             assert!(warning.contains("WARN") && warning.contains(says) && warning.contains("server.pem"), "{warning}");
         }
-        // The page is empty until the first look at what is served.
+        // The page is empty until the first sample.
         let began = Instant::now();
         let end_s = loop {
             let page = http::metrics(&server.http);
@@ -128,7 +128,7 @@ fn clients_come_by_tls_alone_where_the_file_says_so() {
     }
     let status =
         format!("READY=1\nSTATUS=clients at {} (TLS); metrics at {}", server.tls.as_ref().unwrap(), server.http);
-    assert_eq!(said, status, "who asks the supervisor is told where clients are served");
+    assert_eq!(said, status, "the supervisor shows where clients are served");
     let warning = server.said.lines().find(|line| line.contains("private key")).expect("it warns of the key");
     assert!(
         warning.contains("WARN") && warning.contains(key.to_str().unwrap()) && warning.contains("640"),
@@ -219,14 +219,14 @@ fn beyond_its_machine_it_listens_by_tls_for_those_with_certificates() {
     server.terminate();
 }
 
-/// Who shows nothing is not heard.
+/// Who shows nothing is not answered.
 fn closes_unheard(port: &str) {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
     stream.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let mut told = Vec::new();
-    let _ = stream.read_to_end(&mut told);
-    assert!(!told.starts_with(b"+") && !told.starts_with(b"-"), "{told:?}");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"+") && !answer.starts_with(b"-"), "{answer:?}");
 }
 
 #[test]

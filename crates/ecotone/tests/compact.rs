@@ -70,9 +70,9 @@ fn compact(what: &str, more: &[&str]) -> Output {
 
 fn freed(output: &Output) -> u64 {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["stage"], "done", "{told}");
-    told["bytes_before"].as_u64().unwrap() - told["bytes"].as_u64().unwrap()
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["stage"], "done", "{report}");
+    report["bytes_before"].as_u64().unwrap() - report["bytes"].as_u64().unwrap()
 }
 
 /// Of 120,000 values of 1000 bytes a tenth is left; then none.
@@ -92,11 +92,11 @@ fn an_idle_server_frees_what_was_deleted_and_counts_what_is_left() {
         let page = http::get(&server.http, "/metrics").body;
         page.lines().find_map(|line| line.strip_prefix("ecotone_store_keys ")?.parse().ok())
     };
-    until("12,000 keys are told", || keys(&server).is_some_and(|keys| (10_800..13_200).contains(&keys)));
+    until("12,000 keys are counted", || keys(&server).is_some_and(|keys| (10_800..13_200).contains(&keys)));
     delete(&server, 0..12_000);
     server.terminate();
     let server = Server::with(&file);
-    until("no key is told", || keys(&server) == Some(0));
+    until("no key is counted", || keys(&server) == Some(0));
     server.terminate();
 }
 

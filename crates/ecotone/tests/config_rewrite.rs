@@ -11,11 +11,12 @@ use common::{Server, configuration, serve};
 
 const VARIABLE: &str = "ECOTONE_CLIENTS_PASSWORD";
 
-/// Who sets a password, has it written and starts the server anew is not to find out by being refused that another one counts.
+/// Who sets a password, has it written and starts the server anew is not to find out by being
+/// refused that another one counts.
 #[test]
 fn a_setting_over_which_another_place_wins_is_told_when_it_is_set_written_and_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
-    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\npassword = \"in-the-file\"\nlanes = 1\n");
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\npassword = \"in-the-file\"\nevent_loops = 1\n");
     let path = file.to_str().unwrap();
     let with_variable = || {
         let mut command = serve(&["--config", path, "--store-option", "durability=none", "--durability", "everysec"]);
@@ -30,23 +31,32 @@ fn a_setting_over_which_another_place_wins_is_told_when_it_is_set_written_and_at
             .map(str::to_owned)
             .collect()
     };
-    let told = warnings(&server.said);
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].contains(&format!("clients.password of {path}:{line}")) && told[0].contains(VARIABLE), "{told:?}");
-    assert!(told[1].contains("store.durability of --store-option") && told[1].contains("--durability"), "{told:?}");
+    let warning = warnings(&server.said);
+    assert_eq!(warning.len(), 2, "{warning:?}");
+    assert!(
+        warning[0].contains(&format!("clients.password of {path}:{line}")) && warning[0].contains(VARIABLE),
+        "{warning:?}"
+    );
+    assert!(
+        warning[1].contains("store.durability of --store-option") && warning[1].contains("--durability"),
+        "{warning:?}"
+    );
 
     let mut client = server.connect();
     client.says("AUTH in-the-file\r\n", "-WRONGPASS ");
     let mut client = server.connect();
     client.says("AUTH outside\r\n", "+OK\r\n");
     client.says("CONFIG SET requirepass by-a-client\r\n", "+OK\r\n");
-    let told = server.until_it_says("CONFIG SET has changed a setting");
-    assert_eq!((told["level"].as_str(), told["setting"].as_str()), (Some("WARN"), Some("clients.password")));
-    assert!(told["place"].as_str().unwrap().contains(VARIABLE), "{told}");
+    let warning = server.until_it_says("CONFIG SET has changed a setting");
+    assert_eq!((warning["level"].as_str(), warning["setting"].as_str()), (Some("WARN"), Some("clients.password")));
+    assert!(warning["place"].as_str().unwrap().contains(VARIABLE), "{warning}");
     client.says("CONFIG REWRITE\r\n", "+OK\r\n");
-    let told = server.until_it_says("CONFIG REWRITE has written a setting");
-    assert_eq!((told["level"].as_str(), told["setting"].as_str()), (Some("WARN"), Some("clients.password")));
-    assert!(told["place"].as_str().unwrap().contains(VARIABLE) && told["file"].as_str() == Some(path), "{told}");
+    let warning = server.until_it_says("CONFIG REWRITE has written a setting");
+    assert_eq!((warning["level"].as_str(), warning["setting"].as_str()), (Some("WARN"), Some("clients.password")));
+    assert!(
+        warning["place"].as_str().unwrap().contains(VARIABLE) && warning["file"].as_str() == Some(path),
+        "{warning}"
+    );
     let rest = server.terminate_and_read();
     assert!(!rest.contains("by-a-client"), "a password is in the log: {rest}");
 
@@ -72,8 +82,11 @@ fn the_variable_that_wins_over_the_level_of_the_log_is_told() {
     let mut command = serve(&["--config", file.to_str().unwrap()]);
     command.env("RUST_LOG", "info");
     let server = Server::start(command);
-    let told = server.said.lines().find(|line| line.contains("does not count")).expect("it is told");
-    assert!(told.contains("server.log_level of ") && told.contains(":2 ") && told.contains("RUST_LOG"), "{told}");
+    let warning = server.said.lines().find(|line| line.contains("does not count")).expect("a warning");
+    assert!(
+        warning.contains("server.log_level of ") && warning.contains(":2 ") && warning.contains("RUST_LOG"),
+        "{warning}"
+    );
     server.terminate();
 }
 
@@ -93,8 +106,8 @@ fn a_file_that_is_a_mount_point_is_written_in_place() {
     let mut server = Server::start(command);
     server.connect().says("CONFIG SET maxclients 99\r\n", "+OK\r\n");
     server.connect().says("CONFIG REWRITE\r\n", "+OK\r\n");
-    let told = server.until_it_says("is written, in place");
-    assert!(told["why"].as_str().unwrap().contains("busy"), "{told}");
+    let warning = server.until_it_says("is written, in place");
+    assert!(warning["why"].as_str().unwrap().contains("busy"), "{warning}");
     server.terminate();
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text.replace("100 # enough", "99 # enough"));
     assert_eq!(std::fs::metadata(&file).unwrap().ino(), was);

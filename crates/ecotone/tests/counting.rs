@@ -1,4 +1,4 @@
-//! The real program under the lab: what it counts of its clients, from where it is told to begin.
+//! The real program under the lab: what it counts of its clients, from the given begin.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -40,7 +40,7 @@ fn write(client: &mut Connection<TcpStream>, requests: u64, sent: &mut u64) {
     *sent += requests;
 }
 
-/// The operations that the server says it has carried out in all, as `ecotone top` is told.
+/// The operations that the server says it has carried out in all, as `ecotone top` gets it.
 fn operations_total(client: &mut Connection<TcpStream>, sent: &mut u64) -> u64 {
     *sent += 1;
     client.0.write_all(b"*2\r\n$4\r\nINFO\r\n$10\r\nfederation\r\n").unwrap();
@@ -89,13 +89,13 @@ fn requests_count_once_and_those_before_the_begin_are_none_of_the_workload() {
     }
     assert_eq!(counted, ASKED);
 
-    // Each look adds what came since the one before, and never more than there was.
-    let (known, began) = (sent, Instant::now());
-    while operations_total(&mut client, &mut sent) < known {
-        assert!(began.elapsed() < PATIENCE, "{known} operations are not told");
+    // Each sample adds what came since the one before, and never more than there was.
+    let (expected, began) = (sent, Instant::now());
+    while operations_total(&mut client, &mut sent) < expected {
+        assert!(began.elapsed() < PATIENCE, "{expected} operations are not reported");
     }
-    let told = operations_total(&mut client, &mut sent);
-    assert!(told <= sent, "{told} operations of {sent} requests");
+    let reported = operations_total(&mut client, &mut sent);
+    assert!(reported <= sent, "{reported} operations of {sent} requests");
 
     input.write_all(b"stop\n").unwrap();
     let sums = records.find_map(|record| if let Record::Final(sums) = record { Some(sums) } else { None }).unwrap();

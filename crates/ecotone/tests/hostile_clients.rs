@@ -1,5 +1,5 @@
-//! The real program and clients that ask for as much memory as they can get: what the process has resident stays near its limits, whoever
-//! asks for little goes on, and nothing is lost.
+//! The real program and clients that ask for as much memory as they can get: what the process has
+//! resident stays near its limits, whoever asks for little goes on, and nothing is lost.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -22,12 +22,14 @@ const LONGEST_BYTES: usize = CLIENT_BYTES / 2;
 /// What replies have beside it: the least that they must have.
 const AROUND_BYTES: usize = 512 << 10;
 
-/// What it may have resident more than before they came: what all clients may take; what stands in no account of theirs, which is what one value
-/// takes on each thread that reads one; what the allocator holds on to; what the profile lets the store take.
+/// What it may have resident more than before they came: what all clients may take; what is in no
+/// account of theirs, which is what one value takes on each thread that reads one; what the
+/// allocator holds on to; what the profile lets the store take.
 const MAX_MORE_BYTES: usize = CLIENT_BYTES + THREADS * VALUE_BYTES + (96 << 20);
 
-/// Threads of the server that have a value in hand for clients: two lanes, each with its threads that may wait and the one that writes what is
-/// long. Of what that writes there is one copy more, for the store.
+/// Threads of the server that have a value in hand for clients: two event loops, each with its
+/// threads that may block and the one that writes what is long. Of what that writes there is one
+/// copy more, for the store.
 const THREADS: usize = 2 * (1 + 4 + 2);
 
 /// The longest value in the store.
@@ -39,8 +41,9 @@ const SMALL_BYTES: usize = 128 << 10;
 /// Clients that want all at once.
 const HOSTILE: usize = 16;
 
-/// How long one of them waits for a reply. It stands behind what all others asked for, which keeps a slow machine busy for minutes: that is no
-/// fault of the server's, and `PATIENCE` is for who asks for little.
+/// How long one of them waits for a reply. It is queued behind what all others asked for, which
+/// keeps a slow machine busy for minutes: that is no fault of the server's, and `PATIENCE` is for
+/// who asks for little.
 const TURN_WITHIN: Duration = Duration::from_secs(600);
 
 /// Each attack takes all the processors there are: two at a time would only wait longer.
@@ -49,7 +52,8 @@ static ATTACK: Mutex<()> = Mutex::new(());
 /// Times that each of them asks for everything.
 const ROUNDS: usize = 1;
 
-/// Elements of each collection, of 100 bytes: less than a client may be owed, and far less than all of them ask for together.
+/// Elements of each collection, of 100 bytes: less than a client may be owed, and far less than all
+/// of them ask for together.
 const ELEMENTS: usize = 40_000;
 
 struct Client {
@@ -80,7 +84,8 @@ impl Client {
         client
     }
 
-    /// The first line of the reply; what follows is read and forgotten. Nothing where it is disconnected.
+    /// The first line of the reply; what follows is read and forgotten. Nothing where it is
+    /// disconnected.
     fn reply(&mut self) -> Option<String> {
         let first = self.line()?;
         let mut left = self.skip(&first)?;
@@ -110,7 +115,7 @@ impl Client {
     }
 
     fn try_send(&mut self, request: &[u8]) -> Option<String> {
-        // Who is refused while it sends may be told so all the same.
+        // Who is refused while it sends may get the error all the same.
         let _ = self.stream.write_all(request);
         self.reply()
     }
@@ -210,7 +215,7 @@ fn wishes(own: &str) -> Vec<Vec<u8>> {
     wishes
 }
 
-/// What a client may be told that wants too much.
+/// The errors that a client may get that wants too much.
 fn names_a_limit(reply: &str) -> bool {
     ["clients.max_memory_bytes", "clients.max_output_bytes", "proto-max-bulk-len", "256 bytes"]
         .iter()
@@ -238,12 +243,13 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Attacks a server with these limits of one client, which may announce an argument of so many bytes.
+/// Attacks a server with these limits of one client, which may announce an argument of so many
+/// bytes.
 fn attack(limits: &str, announced_bytes: usize) {
     let _alone = ATTACK.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let more = format!(
-        "listen = \"127.0.0.1:0\"\nlanes = 2\nwaiting_threads = 4\nmax_memory_bytes = {CLIENT_BYTES}\n{limits}\
+        "listen = \"127.0.0.1:0\"\nevent_loops = 2\nblocking_threads = 4\nmax_memory_bytes = {CLIENT_BYTES}\n{limits}\
          [store]\nprofile = \"small-device\"\n"
     );
     let server = Server::with(&configuration(folder.path(), &more));
@@ -265,7 +271,8 @@ fn attack(limits: &str, announced_bytes: usize) {
                     for index in 0..ROUNDS * wishes.len() {
                         // Each begins elsewhere.
                         let wish = &wishes[(index + number * wishes.len() / HOSTILE) % wishes.len()];
-                        // A long request may be refused before it has come whole, and then its client goes.
+                        // A long request may be refused before it has come whole, and then its
+                        // client goes.
                         let is_long = wish.len() > SMALL_BYTES;
                         let reply =
                             if is_long { Client::patient(server).try_send(wish) } else { client.try_send(wish) };
@@ -309,7 +316,8 @@ fn attack(limits: &str, announced_bytes: usize) {
         while !next.ask("GET value0").starts_with('$') {
             assert!(begin.elapsed() < PATIENCE, "who left has left no memory");
         }
-        // And others ask for much, over and over, and read none of it but the first byte, by which it is known that they are owed the rest.
+        // And others ask for much, over and over, and read none of it but the first byte, by which
+        // it is known that they are owed the rest.
         let deaf: Vec<TcpStream> = (0..HOSTILE).map(|_| server.connect().0).collect();
         let questions =
             [request(&[b"GET", b"value0"]), request(&[b"LRANGE", b"list", b"0", b"-1"])].concat().repeat(50);

@@ -1,4 +1,5 @@
-//! The real program, watched by HTTP: metrics under load, health, and clients of HTTP that misbehave.
+//! The real program, watched by HTTP: metrics under load, health, and clients of HTTP that
+//! misbehave.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -25,7 +26,8 @@ const MAX_CONNECTIONS: usize = 64;
 /// Connections of one address that the server takes at a time.
 const MAX_OF_ONE_PEER: usize = 16;
 
-/// Tries to be answered, of which the quickest counts: the machine may have had something else to do.
+/// Tries to be answered, of which the quickest counts: the machine may have had something else to
+/// do.
 const TRIES: usize = 3;
 
 fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
@@ -43,7 +45,7 @@ fn set(key: &str, bytes: usize) -> String {
     format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${bytes}\r\n{}\r\n", key.len(), "x".repeat(bytes))
 }
 
-/// Writes values, some of them apart from their keys, until told to stop.
+/// Writes values, some of them separated, until stopped.
 fn write_until(server: &Server, stop: &AtomicBool) {
     let (mut stream, mut replies) = (server.connect().0, vec![0; 5 * 100]);
     let mut number = 0;
@@ -67,7 +69,7 @@ fn metrics_are_well_formed_and_counters_never_decrease_under_load() {
     std::thread::scope(|scope| {
         scope.spawn(|| write_until(&server, &stop));
         let (mut last, mut changes, mut written) = (BTreeMap::new(), 0, 0.0);
-        // Until the sampler has looked some times, and flushes and compactions have run.
+        // Until some samples were taken, and flushes and compactions have run.
         let page = until("enough work", || {
             let page = metrics(&server.http);
             for sample in page.counters() {
@@ -85,7 +87,7 @@ fn metrics_are_well_formed_and_counters_never_decrease_under_load() {
         stop.store(true, Ordering::Relaxed);
         let [written, inserted] =
             ["ecotone_store_written_bytes_total", "ecotone_store_inserted_bytes_total"].map(|name| page.value(name));
-        assert!(written > 1.5 * inserted, "values that lie apart from their keys were written, too");
+        assert!(written > 1.5 * inserted, "separated values were written, too");
         let info = &page.samples["ecotone_federation_info"][0].labels;
         assert_eq!((info["name"].as_str(), info["role"].as_str()), ("a\"b\\c", "coordinator"));
         assert!(page.labelled("ecotone_commands_total", "command", "set") > 0.0);
@@ -228,7 +230,8 @@ fn what_is_not_asked_for_as_it_should_be_is_refused() {
     let json = |body: &str| serde_json::from_str::<serde_json::Value>(body).unwrap();
     assert_eq!(json(&asked.body)["status"], "ready");
     assert_eq!(json(&get(http, "/healthz?json").body), serde_json::json!({"status": "ok", "reasons": []}));
-    // Two requests on one connection: the second is not answered, since the first one says that it closes.
+    // Two requests on one connection: the second is not answered, since the first one says that it
+    // closes.
     let twice = send(http, b"GET /healthz HTTP/1.1\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n");
     assert_eq!((twice.status, twice.body.as_str()), (200, "ok\n"));
     assert!(twice.head.contains("Connection: close"), "{}", twice.head);
@@ -256,7 +259,8 @@ fn who_sends_nothing_or_slowly_is_cut_off_and_others_are_answered() {
     });
     let quickest = tries.min().unwrap();
     assert!(quickest < Duration::from_secs(1), "{quickest:?}");
-    // Of one address the newest stay, and are told when their time is over; the others made room.
+    // Of one address the newest stay, and get an answer when their time is over; the others were
+    // evicted.
     let oldest = slow.len() - MAX_OF_ONE_PEER - 1;
     assert!(matches!(slow[oldest].read(&mut [0]), Ok(0) | Err(_)));
     // Bytes that trickle in do not prolong it.

@@ -1,5 +1,6 @@
-//! `verify`, `space` and `repair` of a store that a server has open: it is asked, and nothing is ever called damaged; where it cannot be
-//! asked the command says by whom the store is used, and how to ask.
+//! `verify`, `space` and `repair` of a store that a server has open: it is asked, and nothing is
+//! ever called damaged; where it cannot be asked the command says by whom the store is used, and
+//! how to ask.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -35,7 +36,7 @@ fn text(path: &Path) -> &str {
 
 /// What a command that must succeed printed as JSON.
 #[track_caller]
-fn told(arguments: &[&str], password: Option<&str>) -> Value {
+fn report_of(arguments: &[&str], password: Option<&str>) -> Value {
     let output = ecotone(arguments, password);
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{arguments:?}: {error}{out}");
@@ -43,7 +44,7 @@ fn told(arguments: &[&str], password: Option<&str>) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What a command that must fail said. Nobody may have been told of damage.
+/// What a command that must fail said. No damage may have been reported.
 #[track_caller]
 fn refused(arguments: &[&str], password: Option<&str>) -> String {
     let output = ecotone(arguments, password);
@@ -57,7 +58,7 @@ fn names(of: &Value) -> Vec<&String> {
     of.as_object().unwrap().keys().collect()
 }
 
-/// Writes, overwrites and deletes until it is told to end.
+/// Writes, overwrites and deletes until it is to end.
 fn write_until(server: &Server, ends: &AtomicBool) {
     let mut client = server.connect();
     let value = "v".repeat(700);
@@ -98,20 +99,20 @@ fn a_server_under_load_is_asked(more: &str) {
                     1 => text(&data.join("store")).to_owned(),
                     _ => server.listening.clone(),
                 };
-                let report = told(&["verify", &place, "--json"], None);
+                let report = report_of(&["verify", &place, "--json"], None);
                 assert_eq!(report["damaged_count"], 0, "{report}");
                 assert!(report["torn_ends"].as_array().unwrap().is_empty(), "{report}");
-                let space = told(&["space", &place, "--json"], None);
+                let space = report_of(&["space", &place, "--json"], None);
                 assert!(space["levels"].is_array(), "{space}");
-                told(&["space", &place, "--json", "--exact"], None);
+                report_of(&["space", &place, "--json", "--exact"], None);
             }
         }));
         ends.store(true, Ordering::Relaxed);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         asked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
-    let live = told(&["verify", text(&data), "--json"], None);
-    let live_space = told(&["space", text(&data), "--json"], None);
+    let live = report_of(&["verify", text(&data), "--json"], None);
+    let live_space = report_of(&["space", text(&data), "--json"], None);
     let output = ecotone(&["verify", text(&data)], None);
     assert!(String::from_utf8_lossy(&output.stdout).ends_with("sound\n"));
     // Nothing is left of what was checked.
@@ -126,16 +127,16 @@ fn a_server_under_load_is_asked(more: &str) {
     server.child.kill().unwrap();
     server.child.wait().unwrap();
     assert!(data.join("serving.json").exists());
-    let offline = told(&["verify", text(&data), "--json"], None);
+    let offline = report_of(&["verify", text(&data), "--json"], None);
     assert_eq!(offline["damaged_count"], 0, "{offline}");
     assert_eq!(names(&live), names(&offline));
     assert_eq!(live["entries"], offline["entries"]);
-    assert_eq!(names(&live_space), names(&told(&["space", text(&data), "--json"], None)));
+    assert_eq!(names(&live_space), names(&report_of(&["space", text(&data), "--json"], None)));
 }
 
 #[test]
 fn a_server_with_a_value_log_is_asked_while_it_is_written() {
-    a_server_under_load_is_asked("relocation_ratio = 1.1\n");
+    a_server_under_load_is_asked("gc_ratio = 1.1\n");
 }
 
 #[test]
@@ -187,14 +188,14 @@ fn a_password_is_asked_for_and_given() {
         );
         let said = refused(&[command, text(&data)], Some("wrong"));
         assert!(said.contains("does not take the password"), "{said}");
-        told(&[command, text(&data), "--json"], Some("secret"));
+        report_of(&[command, text(&data), "--json"], Some("secret"));
         let password = folder.path().join("password");
         std::fs::write(&password, "secret\n").unwrap();
-        told(&[command, text(&data), "--json", "--password-file", text(&password)], None);
+        report_of(&[command, text(&data), "--json", "--password-file", text(&password)], None);
     }
     server.terminate();
     assert!(!data.join("serving.json").exists(), "a server that has ended says nothing any more");
-    told(&["verify", text(&data), "--json"], None);
+    report_of(&["verify", text(&data), "--json"], None);
 }
 
 #[test]
@@ -204,7 +205,7 @@ fn a_unix_socket_is_enough_and_without_any_the_command_says_so() {
     let file = configuration(folder.path(), &format!("listen = \"off\"\nunix_socket = {:?}\n", text(&socket)));
     let data = folder.path().join("data");
     let server = Server::with(&file);
-    assert_eq!(told(&["verify", text(&data), "--json"], None)["damaged_count"], 0);
+    assert_eq!(report_of(&["verify", text(&data), "--json"], None)["damaged_count"], 0);
     server.terminate();
 
     let file = configuration(folder.path(), "listen = \"off\"\n");
@@ -274,7 +275,7 @@ fn a_store_that_another_program_has_open_is_in_use_whatever_its_folder_says() {
     assert!(said.contains("by TLS only") && said.contains("INSPECT START VERIFY") && said.contains("-p 7"), "{said}");
     // Closed, it is read.
     store.close().unwrap();
-    assert_eq!(told(&["verify", text(&data), "--json"], None)["entries"], 1);
+    assert_eq!(report_of(&["verify", text(&data), "--json"], None)["entries"], 1);
 }
 
 #[test]

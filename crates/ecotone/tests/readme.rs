@@ -1,4 +1,4 @@
-//! What README, docs and contrib tell a user to run and to look at, as it stands there.
+//! What README, docs and contrib have a user run and look at, word for word.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -18,10 +18,10 @@ use common::{Server, serve};
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two looks whether a server that has said nothing has ended.
-const LOOK: Duration = Duration::from_secs(1);
+/// Between two checks whether a server that has said nothing has ended.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where clients are served unless told otherwise: README leaves it out.
+/// Where clients are served by default: README leaves it out.
 const CLIENTS_PORT: &str = "6379";
 
 fn root() -> PathBuf {
@@ -32,7 +32,8 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// One below those that the system gives to whoever asks for any, as the servers themselves do: nobody takes it in between.
+/// One below those that the system gives to whoever asks for any, as the servers themselves do:
+/// nobody takes it in between.
 fn free_port() -> u16 {
     const FIRST: u32 = 20_000;
     const COUNT: u32 = 12_000;
@@ -52,7 +53,8 @@ fn commands(heading: &str) -> Vec<String> {
     blocks.flat_map(|block| block.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// A user's terminals: what README shows is run in a folder of its own, with free ports in place of those that it names.
+/// A user's terminals: what README shows is run in a folder of its own, with free ports in place of
+/// those that it names.
 struct Terminals {
     folder: tempfile::TempDir,
     /// A port that README names, and the one that is taken for it.
@@ -71,7 +73,7 @@ impl Terminals {
         let ports = named.iter().cloned().zip(free).collect();
         let folder = tempfile::tempdir().unwrap();
         let notify = UnixDatagram::bind(folder.path().join("notify")).unwrap();
-        notify.set_read_timeout(Some(LOOK)).unwrap();
+        notify.set_read_timeout(Some(CHECK_INTERVAL)).unwrap();
         Terminals { folder, ports, notify, exports: String::new() }
     }
 
@@ -100,7 +102,8 @@ impl Terminals {
         for name in ours.chain(["RUST_LOG".into(), "REDISCLI_AUTH".into(), "WATCHDOG_USEC".into()]) {
             shell.env_remove(name);
         }
-        // Defaults on ports that are free; what README says wins over them. A workload goes without clients only where nobody asked for any.
+        // Defaults on ports that are free; what README says wins over them. A workload goes without
+        // clients only where nobody asked for any.
         if !command.contains(" --workload ") {
             shell.env("ECOTONE_CLIENTS_LISTEN", format!("127.0.0.1:{}", self.port(CLIENTS_PORT)));
         }
@@ -212,8 +215,13 @@ fn the_federation_by_hand_comes_together_and_works() {
     // One a second.
     let shows =
         |answer: &String| ["\"a\"", "\"b\"", "\"c\""].iter().all(|name| answer.contains(&format!("\"name\":{name}")));
-    let seen: Vec<String> = answers.take(PATIENCE.as_secs() as usize).take_while(|answer| !shows(answer)).collect();
-    assert!(seen.len() < PATIENCE.as_secs() as usize, "ecotone top never shows all three: {:?}", seen.last());
+    let answers_before: Vec<String> =
+        answers.take(PATIENCE.as_secs() as usize).take_while(|answer| !shows(answer)).collect();
+    assert!(
+        answers_before.len() < PATIENCE.as_secs() as usize,
+        "ecotone top never shows all three: {:?}",
+        answers_before.last()
+    );
     drop(watching);
     servers.into_iter().for_each(Running::end);
     let records = std::fs::read_to_string(terminals.path("c.jsonl")).unwrap();
@@ -245,14 +253,14 @@ fn operations_tells_what_to_do_about_every_alert_and_readme_names_every_page() {
         (read("contrib/prometheus/alerts.yml"), read("docs/operations.md"), read("README.md"));
     let alerts: BTreeSet<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(alerts.len() > 10, "{alerts:?}");
-    let told: BTreeSet<&str> = operations
+    let documented: BTreeSet<&str> = operations
         .split('`')
         .filter(|word| {
             let name = word.strip_prefix("Ecotone");
             name.is_some_and(|name| !name.is_empty() && name.chars().all(|character| character.is_ascii_alphabetic()))
         })
         .collect();
-    assert_eq!(told, alerts);
+    assert_eq!(documented, alerts);
 
     let pages =
         std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -71,7 +71,8 @@ fn a_password_is_asked_for_before_the_build_and_only_of_who_is_not_root() {
     }
 }
 
-/// RocksDB in small: four sources, of which two cannot be in one file. Its compiler writes down what it is asked for.
+/// RocksDB in small: four sources, of which two cannot be in one file. Its compiler writes down
+/// what it is asked for.
 struct SmallRocksDb {
     folder: tempfile::TempDir,
 }
@@ -108,7 +109,8 @@ impl SmallRocksDb {
         std::fs::write(self.folder.path().join("rocksdb").join(source), text).unwrap();
     }
 
-    /// Compiles all sources as a build script does. What the compiler was asked for is in `log`; the functions of each object.
+    /// Compiles all sources as a build script does. What the compiler was asked for is in `log`;
+    /// the functions of each object.
     fn compile(&self, flag: &str, headers: &str) -> (String, Vec<String>) {
         let log = self.folder.path().join("log");
         let _ = std::fs::remove_file(&log);

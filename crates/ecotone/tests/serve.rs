@@ -86,7 +86,7 @@ fn two_servers_run(workload: &str) -> [Final; 2] {
     assert_ne!(second.address(), address);
     let sums = [("first", first.sums()), ("second", second.sums())].map(|(name, (sums, samples))| {
         assert_eq!(sums.server, name);
-        assert!(samples > 0, "{name} told nothing while it worked");
+        assert!(samples > 0, "{name} printed nothing while it worked");
         assert!(sums.ops > 0 && sums.seconds > 1.0, "{sums:?}");
         assert_eq!(sums.missed, 0, "{name} read keys that were never loaded");
         assert_eq!(sums.ops, sums.reads + sums.writes);
@@ -179,7 +179,7 @@ fn values_are_kept_apart_unless_it_is_turned_off() {
         server.terminate();
         directory.path().join("only/store")
     };
-    // A store from before begins to keep new values apart when it is opened with the default.
+    // A store from before begins to separate new values when it is opened with the default.
     let store = fill(&["--store-option", "separation_min_bytes=off"]);
     assert_eq!((format(&store).as_str(), segment_bytes(&store)), ("format 1", 0));
     assert_eq!(rocksdb_option(&store, "write_buffer_size"), (64 << 20).to_string());

@@ -1,5 +1,5 @@
-//! The real program under a supervisor: what it tells, that it goes on where nobody takes its log, and that a signal ends it whatever it
-//! waits for.
+//! The real program under a supervisor: what it tells, that it goes on where nobody takes its log,
+//! and that a signal ends it whatever it waits for.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -29,7 +29,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// It was told to end: how it did.
+    /// It is ending: how it did.
     fn ends_soon(&mut self) -> ExitStatus {
         let began = Instant::now();
         loop {
@@ -47,7 +47,7 @@ impl Running {
 }
 
 /// The next message, its assignments by line.
-fn heard(socket: &UnixDatagram) -> Vec<String> {
+fn received(socket: &UnixDatagram) -> Vec<String> {
     let mut bytes = [0; 4096];
     let length = socket.recv(&mut bytes).unwrap();
     String::from_utf8(bytes[..length].to_vec()).unwrap().lines().map(str::to_owned).collect()
@@ -71,18 +71,18 @@ fn a_supervisor_is_told_when_it_serves_that_it_lives_and_when_it_stops() {
     for (notify, socket) in sockets {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut running = supervised(&mut serve(&["--config", file.to_str().unwrap()]), &notify);
-        assert_eq!(heard(&socket), ["STATUS=opening the store"]);
-        let ready = heard(&socket);
+        assert_eq!(received(&socket), ["STATUS=opening the store"]);
+        let ready = received(&socket);
         assert_eq!(ready[0], "READY=1");
         let clients = ready[1].strip_prefix("STATUS=clients at ").unwrap().split(';').next().unwrap();
         // When it says so clients are served.
         let mut client = Connection(TcpStream::connect(clients).unwrap());
         client.says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");
-        let signs = (0..10).filter(|_| heard(&socket) == ["WATCHDOG=1"]).count();
+        let signs = (0..10).filter(|_| received(&socket) == ["WATCHDOG=1"]).count();
         assert!(signs >= 5, "{signs} signs of life");
         running.signal("-TERM");
         loop {
-            let said = heard(&socket);
+            let said = received(&socket);
             if said[0] == "STOPPING=1" {
                 break;
             }
@@ -102,15 +102,15 @@ fn a_process_that_is_not_the_supervised_one_gives_no_signs_of_life() {
     let mut command = serve(&["--config", file.to_str().unwrap()]);
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "1000").env("WATCHDOG_PID", "1");
     let mut running = Running(command.stderr(Stdio::null()).spawn().unwrap());
-    while heard(&socket)[0] != "READY=1" {}
-    assert!(heard(&socket)[0].starts_with("STATUS="));
+    while received(&socket)[0] != "READY=1" {}
+    assert!(received(&socket)[0].starts_with("STATUS="));
     running.signal("-TERM");
-    while heard(&socket)[0] != "STOPPING=1" {}
+    while received(&socket)[0] != "STOPPING=1" {}
     assert!(running.0.wait().unwrap().success());
 }
 
-/// A server whose log goes to `log` and cannot be written once it serves, which is when `ready` is called.
-/// More than wait to be written.
+/// A server whose log goes to `log` and cannot be written once it serves, which is when `ready` is
+/// called. More than wait to be written.
 const MORE_LINES: usize = 5000;
 
 fn serves_without_a_log(format: &str, log: Stdio, ready: impl FnOnce()) {
@@ -128,8 +128,8 @@ fn serves_with_output(format: &str, log: Stdio, output: Stdio, lines: usize, rea
     let mut running = Running(command.spawn().unwrap());
     // The pipe of the log is open for as long as this is.
     drop(command);
-    assert_eq!(heard(&socket), ["STATUS=opening the store"]);
-    let status = heard(&socket)[1].clone();
+    assert_eq!(received(&socket), ["STATUS=opening the store"]);
+    let status = received(&socket)[1].clone();
     let clients = status.strip_prefix("STATUS=clients at ").unwrap().split(';').next().unwrap();
     ready();
     let connect = || {
@@ -143,7 +143,7 @@ fn serves_with_output(format: &str, log: Stdio, output: Stdio, lines: usize, rea
         // Of each there is a line in the log.
         let mut takes_it_for_tls = connect().0;
         takes_it_for_tls.write_all(b"\x16\x03\x01\x00\x05hello\r\n").unwrap();
-        // What it is told, and that it is reset, is nothing to look at here.
+        // What it is sent, and that it is reset, does not matter here.
         let _ = takes_it_for_tls.read_to_end(&mut Vec::new());
         stays.says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");
         if line % 1000 < 4 {
@@ -170,7 +170,8 @@ fn a_log_that_nobody_reads_holds_up_nobody() {
         let (reader, writer) = std::io::pipe().unwrap();
         let log = writer.try_clone().unwrap();
         let mut filler = writer;
-        // From the moment on in which it serves: of 64 KiB the last four are filled as soon as there is room.
+        // From the moment on in which it serves: of 64 KiB the last four are filled as soon as
+        // there is space.
         let fill = || {
             filler.write_all(&[b'.'; 56 * 1024]).unwrap();
             std::thread::spawn(move || while filler.write_all(&[b'.'; 16]).is_ok() {});
@@ -217,7 +218,7 @@ fn a_signal_ends_a_server_that_opens_its_store() {
         let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut running = supervised(&mut serve(&["--config", file.to_str().unwrap()]), path.to_str().unwrap());
-        assert_eq!(heard(&socket), ["STATUS=opening the store"]);
+        assert_eq!(received(&socket), ["STATUS=opening the store"]);
         running.signal(signal);
         assert!(running.ends_soon().success());
     }
@@ -233,10 +234,10 @@ fn a_signal_ends_a_server_that_fills_its_store_and_closes_it() {
     let mut command = serve(&["--workload", "readrandom", "--keys", "4000000000", "--listen", "127.0.0.1:0"]);
     command.arg("--dir").arg(folder.path().join("data"));
     let mut running = supervised(&mut command, path.to_str().unwrap());
-    assert_eq!(heard(&socket), ["STATUS=opening the store"]);
-    assert_eq!(heard(&socket), ["STATUS=filling the store"]);
+    assert_eq!(received(&socket), ["STATUS=opening the store"]);
+    assert_eq!(received(&socket), ["STATUS=filling the store"]);
     running.signal("-TERM");
-    assert_eq!(heard(&socket)[0], "STOPPING=1", "it is not ready first");
+    assert_eq!(received(&socket)[0], "STOPPING=1", "it is not ready first");
     assert!(running.ends_soon().success());
 }
 

@@ -12,7 +12,8 @@ use common::Server;
 /// Where the unit file has the program.
 const PROGRAM: &str = "/usr/local/bin/ecotone";
 
-/// What `systemd-analyze security` may say of it, in tenths: with systemd 252 it is 1.1. Later ones may know of more to take away.
+/// What `systemd-analyze security` may say of it, in tenths: with systemd 252 it is 1.1. Later ones
+/// may know of more to take away.
 const MAX_EXPOSURE: u32 = 20;
 
 fn contrib(name: &str) -> PathBuf {
@@ -28,7 +29,8 @@ fn settings<'u>(unit: &'u str, name: &str) -> Vec<&'u str> {
     unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect()
 }
 
-/// Runs `systemd-analyze` over `unit`: how it ended and what it said. `None` where it is not installed.
+/// Runs `systemd-analyze` over `unit`: how it ended and what it said. `None` where it is not
+/// installed.
 fn analyzed(arguments: &[&str], unit: &str) -> Option<(ExitStatus, String)> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ecotone.service");
@@ -40,7 +42,7 @@ fn analyzed(arguments: &[&str], unit: &str) -> Option<(ExitStatus, String)> {
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             eprintln!(
-                "SKIPPED: systemd-analyze is not installed here, so nobody has looked at contrib/systemd/ecotone.service"
+                "SKIPPED: systemd-analyze is not installed here, so nothing has checked contrib/systemd/ecotone.service"
             );
             None
         }
@@ -50,7 +52,7 @@ fn analyzed(arguments: &[&str], unit: &str) -> Option<(ExitStatus, String)> {
 
 #[test]
 fn systemd_has_nothing_to_say_against_the_unit() {
-    // It looks whether the program is there.
+    // It checks whether the program is there.
     let unit = unit();
     let installed =
         unit.replace(&format!("ExecStart={PROGRAM} "), &format!("ExecStart={} ", env!("CARGO_BIN_EXE_ecotone")));
@@ -60,7 +62,7 @@ fn systemd_has_nothing_to_say_against_the_unit() {
     // Of units that are installed here it may say something too.
     assert!(status.success() && !said.contains("ecotone"), "{status}: {said}");
 
-    // It does look: at names, at values, at the program.
+    // It does check: names, at values, at the program.
     for (right, wrong) in [
         ("UMask=0077", "Umask=0077"),
         ("WatchdogSec=60", "WatchdogSec=sixty"),
@@ -85,7 +87,8 @@ fn systemd_finds_the_unit_little_exposed() {
     assert!(status.success(), "{said}");
 }
 
-/// Its command line and its file of settings, with folders that are there and addresses that are free.
+/// Its command line and its file of settings, with folders that are there and addresses that are
+/// free.
 #[test]
 fn what_the_unit_starts_comes_up() {
     let folder = tempfile::tempdir().unwrap();

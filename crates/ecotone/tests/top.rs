@@ -1,4 +1,5 @@
-//! `ecotone top` against real servers: one that asks for a password, and two that form a federation.
+//! `ecotone top` against real servers: one that asks for a password, and two that form a
+//! federation.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -74,17 +75,17 @@ fn a_federation_of_two_is_seen_from_both_and_one_that_left_is_told() {
     let coordinator = once(&first.listening)["servers"][0]["address"].as_str().unwrap().to_owned();
     let second = started(folder.path(), "second", &["--join", &coordinator]);
     let mut client = second.connect();
-    // Long enough to lie apart from its key.
+    // Long enough to be separated from its key.
     let value = "v".repeat(1000);
     for _ in 0..100 {
         client.says(&format!("*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1000\r\n{value}\r\n"), "+OK\r\n");
     }
 
     // What the member does is known at the coordinator.
-    let seen = until(&first.listening, "the member's operations", |answer| {
+    let snapshot = until(&first.listening, "the member's operations", |answer| {
         of(answer, "second")["operations_total"].as_u64() >= Some(100)
     });
-    let (own, member) = (of(&seen, "first"), of(&seen, "second"));
+    let (own, member) = (of(&snapshot, "first"), of(&snapshot, "second"));
     assert_eq!((&own["role"], &own["is_self"], &own["is_gone"]), (&"coordinator".into(), &true.into(), &false.into()));
     assert_eq!(
         (&member["role"], &member["is_self"], &member["writers"]),
@@ -94,17 +95,17 @@ fn a_federation_of_two_is_seen_from_both_and_one_that_left_is_told() {
         member["written_bytes_total"].as_u64() >= Some(100_000) && member["joules_total"].as_f64() > Some(0.0),
         "{member}"
     );
-    assert_eq!((&member["energy_source"], &seen["energy_source"]), (&"model".into(), &"model".into()));
+    assert_eq!((&member["energy_source"], &snapshot["energy_source"]), (&"model".into(), &"model".into()));
     assert!(!member["takes_jobs"].is_null() && member["free_bytes"].as_u64() > Some(0), "{member}");
 
     // The member knows itself and its coordinator.
-    let seen = until(&second.listening, "the coordinator", |answer| !of(answer, "first").is_null());
+    let snapshot = until(&second.listening, "the coordinator", |answer| !of(answer, "first").is_null());
     assert_eq!(
-        (&of(&seen, "first")["role"], &seen["coordinator"]),
+        (&of(&snapshot, "first")["role"], &snapshot["coordinator"]),
         (&"coordinator".into(), &coordinator.as_str().into())
     );
-    assert_eq!(of(&seen, "second")["is_self"], true);
-    assert!(of(&seen, "first")["operations_total"].as_u64() > Some(0), "{seen}");
+    assert_eq!(of(&snapshot, "second")["is_self"], true);
+    assert!(of(&snapshot, "first")["operations_total"].as_u64() > Some(0), "{snapshot}");
 
     let (output, screen, complained) = output(&mut top(&[&first.listening, "--once"]));
     assert!(output.status.success(), "{complained}");
@@ -186,7 +187,7 @@ fn federation_address(address: &str) -> String {
 struct Shown {
     child: Child,
     output: ChildStdout,
-    seen: String,
+    screen_text: String,
 }
 
 impl Shown {
@@ -201,14 +202,14 @@ impl Shown {
         command.env("TERM", "xterm-256color").env_remove("NO_COLOR").envs(variables.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = child.stdout.take().unwrap();
-        let mut shown = Shown { child, output, seen: String::new() };
+        let mut shown = Shown { child, output, screen_text: String::new() };
         shown.until("quit");
         shown
     }
 
     /// Reads until `text` was shown.
     fn until(&mut self, text: &str) {
-        while !self.seen.contains(text) {
+        while !self.screen_text.contains(text) {
             self.more();
         }
     }
@@ -217,14 +218,14 @@ impl Shown {
     fn more(&mut self) {
         let mut bytes = [0; 4096];
         let read = self.output.read(&mut bytes).unwrap();
-        assert!(read > 0, "it ended: {:?}", self.seen);
-        self.seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        assert!(read > 0, "it ended: {:?}", self.screen_text);
+        self.screen_text.push_str(&String::from_utf8_lossy(&bytes[..read]));
     }
 
     /// Of the program itself.
     fn pid(&mut self) -> String {
         self.until("pid ");
-        self.seen.split_once("pid ").unwrap().1.split_once('.').unwrap().0.to_owned()
+        self.screen_text.split_once("pid ").unwrap().1.split_once('.').unwrap().0.to_owned()
     }
 
     fn keys(&mut self, keys: &str) {
@@ -233,12 +234,12 @@ impl Shown {
 
     /// It has ended well and left the terminal as it was: the first screen, and a cursor.
     fn ends(mut self) -> String {
-        self.output.read_to_string(&mut self.seen).unwrap();
+        self.output.read_to_string(&mut self.screen_text).unwrap();
         let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}: {:?}", self.seen);
-        let (_, behind) = self.seen.rsplit_once("\u{1b}[?1049h").unwrap();
+        assert!(status.success(), "{status}: {:?}", self.screen_text);
+        let (_, behind) = self.screen_text.rsplit_once("\u{1b}[?1049h").unwrap();
         assert!(behind.contains("\u{1b}[?1049l") && behind.contains("\u{1b}[?25h"), "{behind:?}");
-        self.seen
+        self.screen_text
     }
 }
 
@@ -276,7 +277,8 @@ fn a_screen_that_is_stopped_gives_the_terminal_back_and_takes_it_again() {
         assert!(began.elapsed() < PATIENCE, "it does not stop: {}", state());
         std::thread::yield_now();
     }
-    // `script` stops with its child, whenever it hears of it, and lets it go on when it goes on itself.
+    // `script` stops with its child, whenever it hears of it, and lets it go on when it goes on
+    // itself.
     let script = shown.child.id().to_string();
     let is_back = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -287,8 +289,8 @@ fn a_screen_that_is_stopped_gives_the_terminal_back_and_takes_it_again() {
             }
         });
         shown.until("\u{1b}[?1049l");
-        let before = shown.seen.len();
-        while !shown.seen[before..].contains("\u{1b}[?1049h") || !shown.seen[before..].contains("quit") {
+        let before = shown.screen_text.len();
+        while !shown.screen_text[before..].contains("\u{1b}[?1049h") || !shown.screen_text[before..].contains("quit") {
             shown.more();
         }
         is_back.store(true, Ordering::Relaxed);

@@ -1,12 +1,14 @@
 //! What stands in a RocksDB write batch, read from its bytes.
 //!
-//! The C API's iteration stops without a word at a range deletion, and what follows would be overlooked. So the format is
-//! read here (`db/write_batch.cc`): 8 bytes sequence, 4 bytes count, then records of a tag, a column family where the tag says
-//! so, and one or two strings with a varint32 length before each.
+//! The C API's iteration stops without a word at a range deletion, and what follows would be
+//! overlooked. So the format is read here (`db/write_batch.cc`): 8 bytes sequence, 4 bytes count,
+//! then records of a tag, a column family where the tag says so, and one or two strings with a
+//! varint32 length before each.
 //!
 //! A tag that is not known is an error, never skipped: its length is not known either.
 
-/// What stands before the first record: the sequence number of the first write, and how many there are.
+/// What stands before the first record: the sequence number of the first write, and how many there
+/// are.
 pub(crate) const BATCH_HEADER_BYTES: usize = 12;
 
 /// One record of a batch.

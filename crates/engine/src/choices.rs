@@ -7,21 +7,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// When a write is acknowledged. In all three every write goes to the write-ahead log (WAL) and from there to the
-/// operating system before it is acknowledged, so a killed process loses nothing; they differ in what a crash of the
-/// machine may take.
+/// When a write is acknowledged. In all three every write goes to the write-ahead log (WAL) and
+/// from there to the operating system before it is acknowledged, so a killed process loses nothing;
+/// they differ in what a crash of the machine may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// The WAL is never synced for this write. A crash of the machine loses what the kernel had not yet written back.
+    /// The WAL is never synced for this write. A crash of the machine loses what the kernel had not
+    /// yet written back.
     None,
-    /// The WAL is synced in the background, so often that a crash of the machine loses at most the last
-    /// [`SYNC_INTERVAL`](crate::SYNC_INTERVAL), where the device syncs in a third of that, and in no more than lately. A failed sync fails
-    /// every later write.
+    /// The WAL is synced in the background, so often that a crash of the machine loses at most the
+    /// last [`SYNC_INTERVAL`](crate::SYNC_INTERVAL), where the device syncs in a third of that, and
+    /// in no more than lately. A failed sync fails every later write.
     #[default]
     #[serde(rename = "everysec")]
     EverySecond,
-    /// The WAL is synced before the write is acknowledged; writers that wait together share one sync.
+    /// The WAL is synced before the write is acknowledged; writers that wait together share one
+    /// sync.
     Always,
 }
 
@@ -42,7 +44,8 @@ pub enum Compression {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemtableOrder {
-    /// A tree with many entries in a node: insertions and lookups take less processor time, an entry some 15 bytes more.
+    /// A tree with many entries in a node: insertions and lookups take less processor time, an
+    /// entry some 15 bytes more.
     #[default]
     Tree,
     /// RocksDB's skip list.
@@ -142,4 +145,19 @@ pub(crate) fn by_name<T: Copy>(
         let names: Vec<&str> = all.iter().map(|one| name_of(*one)).collect();
         Error::invalid(option, format!("{name:?} is none of {}", names.join(", ")))
     })
+}
+
+/// What may be in the directory, and what may be done there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OpenMode {
+    /// Create a store; an error where one exists.
+    Create,
+    /// Open the store, or create it where there is none.
+    CreateOrOpen,
+    /// Open the store; an error where there is none.
+    Open,
+    /// Open the store as it is now, without lock and without writing. Data that another process
+    /// writes later is not seen, and tables it removes may be missed: meant for a store that nobody
+    /// writes.
+    ReadOnly,
 }

@@ -1,13 +1,18 @@
-//! The locks of a store's directory: one store at a time, of whatever process, has it for writing, and anybody can ask who.
+//! The locks of a store's directory: one store at a time, of whatever process, has it for writing,
+//! and anybody can ask who.
 //!
-//! There are two. RocksDB locks the file `LOCK` (`fcntl`) while its database is open; the kernel tells the process that holds such a
-//! lock. That comes too late for segments, which are listed before. So a store locks the open directory (`flock`) first: nothing
-//! is written, and it ends with its process, however that ends. Who only reads may take that lock shared, and keeps writers out.
+//! There are two. RocksDB locks the file `LOCK` (`fcntl`) while its database is open; the kernel
+//! tells the process that holds such a lock. That comes too late for segments, which are listed
+//! before. So a store locks the open directory (`flock`) first: nothing is written, and it ends
+//! with its process, however that ends. Who only reads may take that lock shared, and keeps writers
+//! out.
 //!
-//! Invariants: the locks that a process has of a file by `fcntl` end when it closes any descriptor of that file. So `LOCK` is not
-//! opened here while a store of this process has the directory for writing, or is about to.
+//! Invariants: the locks that a process has of a file by `fcntl` end when it closes any descriptor
+//! of that file. So `LOCK` is not opened here while a store of this process has the directory for
+//! writing, or is about to.
 //!
-//! Threads: any. Failure: where the file system has no locks, a writer that must have one is refused, and nobody is known to write.
+//! Threads: any. Failure: where the file system has no locks, a writer that must have one is
+//! refused, and nobody is known to write.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -25,13 +30,15 @@ const ROCKS_LOCK: &str = "LOCK";
 /// Names a directory on this machine: its device and its inode.
 type Id = (u64, u64);
 
-/// The locks that this process holds of each directory: the kernel does not tell of a lock by `flock` whose it is.
+/// The locks that this process holds of each directory: the kernel does not tell of a lock by
+/// `flock` whose it is.
 static HELD: Mutex<BTreeMap<Id, Held>> = Mutex::new(BTreeMap::new());
 
 #[derive(Debug, Default)]
 struct Held {
     locks: usize,
-    /// How many of them are for writing: one, but for a moment, and more where the file system has no locks.
+    /// How many of them are for writing: one, but for a moment, and more where the file system has
+    /// no locks.
     for_writing: usize,
 }
 
@@ -45,7 +52,8 @@ pub(crate) struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// For a store that may write. Nobody else has a lock of the directory meanwhile, or is relied on not to unless it `must` be locked.
+    /// For a store that may write. Nobody else has a lock of the directory meanwhile, or is relied
+    /// on not to unless it `must` be locked.
     ///
     /// # Errors
     ///
@@ -122,8 +130,9 @@ fn id_of(metadata: &std::fs::Metadata) -> Id {
     (metadata.dev(), metadata.ino())
 }
 
-/// Who has the store in `directory` open for writing, by RocksDB's lock of it; `None`: nobody, or nobody knows. Takes no lock itself, so that nobody who
-/// opens the store meanwhile is refused because of it.
+/// Who has the store in `directory` open for writing, by RocksDB's lock of it; `None`: nobody, or
+/// nobody knows. Takes no lock itself, so that nobody who opens the store meanwhile is refused
+/// because of it.
 pub fn holder(directory: &Path) -> Option<LockHolder> {
     let id = id_of(&std::fs::metadata(directory).ok()?);
     // Kept until `LOCK` is closed again: see the module.
@@ -134,20 +143,23 @@ pub fn holder(directory: &Path) -> Option<LockHolder> {
     locking_process(directory).map(|pid| LockHolder::AnotherProcess { pid })
 }
 
-/// Another process, by its number where the kernel tells it. Not to be asked where a store of this process may have the directory for writing.
+/// Another process, by its number where the kernel tells it. Not to be asked where a store of this
+/// process may have the directory for writing.
 pub(crate) fn another_process(directory: &Path) -> LockHolder {
     LockHolder::AnotherProcess { pid: locking_process(directory).flatten() }
 }
 
-/// The process that has locked [`ROCKS_LOCK`]: its number, unless it lives where this process cannot see it, as in another container.
+/// The process that has locked [`ROCKS_LOCK`]: its number, unless it lives where this process
+/// cannot see it, as in another container.
 fn locking_process(directory: &Path) -> Option<Option<i32>> {
     let file = File::open(directory.join(ROCKS_LOCK)).ok()?;
     let found = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok()??;
     Some(found.pid.map(|pid| pid.as_raw_nonzero().get()).filter(|pid| *pid > 0))
 }
 
-/// Who has the store open for writing, or is about to. A store that is opened for writing at this very moment by another
-/// process may find the directory locked, so ask only where there is a reason to.
+/// Who has the store open for writing, or is about to. A store that is opened for writing at this
+/// very moment by another process may find the directory locked, so ask only where there is a
+/// reason to.
 pub(crate) fn writer(directory: &Path) -> Option<LockHolder> {
     holder(directory).or_else(|| match DirectoryLock::against_writers(directory) {
         Err(Error::Locked { holder, .. }) => Some(holder),
@@ -155,7 +167,8 @@ pub(crate) fn writer(directory: &Path) -> Option<LockHolder> {
     })
 }
 
-/// The error of a reader, or, where somebody has the store open for writing who may have removed what is missing, that.
+/// The error of a reader, or, where somebody has the store open for writing who may have removed
+/// what is missing, that.
 pub(crate) fn unless_in_use(directory: &Path, error: Error) -> Error {
     match error {
         Error::Corrupt { .. } | Error::Io { .. } | Error::Rocks { .. } => match writer(directory) {
@@ -166,7 +179,8 @@ pub(crate) fn unless_in_use(directory: &Path, error: Error) -> Error {
     }
 }
 
-/// Tells whether somebody had a store open for writing since a moment, also one who has closed it again.
+/// Tells whether somebody had a store open for writing since a moment, also one who has closed it
+/// again.
 #[derive(Debug)]
 pub(crate) struct Untouched<'d> {
     directory: &'d Path,

@@ -1,4 +1,5 @@
-//! Up to where the logs are durable, kept over restarts: what of a WAL or of the MANIFEST no crash can have taken.
+//! Up to where the logs are durable, kept over restarts: what of a WAL or of the MANIFEST no crash
+//! can have taken.
 //!
 //! ```text
 //!  0          8        16       24
@@ -7,26 +8,28 @@
 //!  +----------+--------+--------+--------+- - -      u64 each, little-endian: a file's number, and the first bytes of it that are durable
 //! ```
 //!
-//! That is the payload of a [`SlotFile`], which is written right after each sync of a WAL or of the MANIFEST. The file itself is synced with
-//! each sync of the MANIFEST, with the first one of each WAL, and when the store is closed: not with each sync of a WAL, which would double what a
-//! durable write costs. So after a kill it says all that was synced, and after a loss of power what had been synced when the kernel wrote
-//! it back last, within its half minute at most.
+//! That is the payload of a [`SlotFile`], which is written right after each sync of a WAL or of the
+//! MANIFEST. The file itself is synced with each sync of the MANIFEST, with the first one of each
+//! WAL, and when the store is closed: not with each sync of a WAL, which would double what a
+//! durable write costs. So after a kill it says all that was synced, and after a loss of power what
+//! had been synced when the kernel wrote it back last, within its half minute at most.
 //!
-//! Invariants: what it says is true, and stays true whatever crash comes. A file is named only once its own name is durable too. Logs are
-//! append-only, and no number is given twice; where one is all the same, it is taken out before a byte is written.
+//! Invariants: what it says is true, and stays true whatever crash comes. A file is named only once
+//! its own name is durable too. Logs are append-only, and no number is given twice; where one is
+//! all the same, it is taken out before a byte is written.
 //!
-//! Threads: those of RocksDB that sync. Failure: no operation fails; what was said before stays true, and damage behind it passes for
-//! what a crash leaves.
+//! Threads: those of RocksDB that sync. Failure: no operation fails; what was said before stays
+//! true, and damage behind it passes for what a crash leaves.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ecotone_rocks_sys::filesystem::{TapEvent, WriteTap};
+use ecotone_valuelog::slots::{self, SlotFile};
+use ecotone_valuelog::tap::Tap;
 use parking_lot::Mutex;
 
 use crate::identity::sync_directory;
-use crate::slots::{self, SlotFile};
-use crate::tap::Tap;
 use crate::{Error, Result};
 
 /// The file's name, in the store's folder.
@@ -154,7 +157,8 @@ fn decode(payload: &[u8; PAYLOAD_BYTES]) -> Option<DurableLogs> {
     (rises && rest_is_free).then_some(DurableLogs { manifest, wals })
 }
 
-/// Hears of the syncs of RocksDB's files, and keeps up to where they are durable. Sits in the file system under RocksDB, before all other taps.
+/// Hears of the syncs of RocksDB's files, and keeps up to where they are durable. Sits in the file
+/// system under RocksDB, before all other taps.
 pub(crate) struct DurableTap {
     directory: PathBuf,
     next: Option<Arc<dyn WriteTap>>,
@@ -174,8 +178,8 @@ struct Kept {
 }
 
 impl DurableTap {
-    /// Of the store in `directory`, which is about to be opened for writing. `tap` is the store's own, `next` what hears of RocksDB's files
-    /// after this.
+    /// Of the store in `directory`, which is about to be opened for writing. `tap` is the store's
+    /// own, `next` what hears of RocksDB's files after this.
     pub(crate) fn new(directory: &Path, tap: Tap, next: Option<Arc<dyn WriteTap>>) -> Arc<Self> {
         Arc::new(Self { directory: directory.to_path_buf(), next, tap, kept: Mutex::default() })
     }
@@ -185,7 +189,7 @@ impl DurableTap {
         let kept = &mut *self.kept.lock();
         if let Some(file) = &mut kept.file {
             let synced = file.sync();
-            kept.warn_once(synced);
+            kept.warn_once(synced.map_err(Error::from));
         }
     }
 
@@ -212,7 +216,7 @@ impl DurableTap {
         let (file, logs) = self.open(kept)?;
         logs.raise(log, len);
         file.write(&encode(logs))?;
-        if begins { file.sync() } else { Ok(()) }
+        if begins { Ok(file.sync()?) } else { Ok(()) }
     }
 
     /// The file, and what is known.
@@ -240,7 +244,7 @@ impl DurableTap {
     fn created(&self, wal: u64) {
         let kept = &mut *self.kept.lock();
         let forgotten = self.open(kept).and_then(|(file, logs)| match logs.forget(wal) {
-            true => file.write(&encode(logs)).and_then(|()| file.sync()),
+            true => file.write(&encode(logs)).and_then(|()| file.sync()).map_err(Error::from),
             false => Ok(()),
         });
         kept.warn_once(forgotten);
@@ -315,9 +319,9 @@ mod tests {
 
     /// What was told of changes, in words.
     #[derive(Default)]
-    struct Told(Mutex<Vec<String>>);
+    struct RecordedTap(Mutex<Vec<String>>);
 
-    impl WriteTap for Told {
+    impl WriteTap for RecordedTap {
         fn record(&self, event: TapEvent<'_>) -> std::io::Result<()> {
             let what = match event {
                 TapEvent::Synced { .. } => "synced",
@@ -331,8 +335,8 @@ mod tests {
         }
     }
 
-    fn tapped(directory: &Path) -> (Arc<Told>, Arc<DurableTap>) {
-        let told = Arc::<Told>::default();
+    fn tapped(directory: &Path) -> (Arc<RecordedTap>, Arc<DurableTap>) {
+        let told = Arc::<RecordedTap>::default();
         let hooks = ecotone_rocks_sys::filesystem::FileSystemHooks { tap: Some(told.clone()), ..Default::default() };
         (told.clone(), DurableTap::new(directory, Tap::of(Some(&hooks)), Some(told)))
     }

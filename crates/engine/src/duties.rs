@@ -1,14 +1,15 @@
-//! Tells a [`DutyObserver`] what RocksDB's threads do, in pairs that nest, whatever RocksDB leaves out.
+//! Tells a [`DutyObserver`] what RocksDB's threads do, in pairs that nest, whatever RocksDB leaves
+//! out.
 //!
-//! RocksDB tells no end of a flush that failed, or whose table another thread's flush committed, and no end of anything
-//! once the store is closing. So each thread remembers what it has begun: a missing end is made up before the thread
-//! begins its next job, or when the thread ends. Until then the thread is idle, and uses no CPU that could be
-//! attributed wrongly.
+//! RocksDB tells no end of a flush that failed, or whose table another thread's flush committed,
+//! and no end of anything once the store is closing. So each thread remembers what it has begun: a
+//! missing end is made up before the thread begins its next job, or when the thread ends. Until
+//! then the thread is idle, and uses no CPU that could be attributed wrongly.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use ecotone_policy::duty::{Duty, DutyObserver};
+use ecotone_types::{Duty, DutyObserver};
 
 /// The observer of one store, if it has one. Cheap to clone.
 #[derive(Clone, Default)]
@@ -77,8 +78,8 @@ impl ThreadDuties {
         });
     }
 
-    /// This thread begins a part of a compaction that runs here.
-    pub(crate) fn begin_part(&self, duty: Duty, number: i32) {
+    /// This thread begins a subcompaction of a compaction that runs here.
+    pub(crate) fn begin_subcompaction(&self, duty: Duty, number: i32) {
         let Some(observer) = &self.0 else { return };
         BEGUN.with_borrow_mut(|begun| {
             begun.part = None;
@@ -87,8 +88,8 @@ impl ThreadDuties {
         });
     }
 
-    /// The part that this thread began has ended.
-    pub(crate) fn end_part(&self, number: i32) {
+    /// The subcompaction that this thread began has ended.
+    pub(crate) fn end_subcompaction(&self, number: i32) {
         if self.0.is_none() {
             return;
         }
@@ -113,7 +114,8 @@ impl ThreadDuties {
         }
     }
 
-    /// A duty for as long as the answer lives. The answer must be dropped on this thread, innermost first.
+    /// A duty for as long as the answer lives. The answer must be dropped on this thread, innermost
+    /// first.
     pub(crate) fn enter(&self, duty: Duty) -> Entered<'_> {
         if let Some(observer) = &self.0 {
             observer.begin(duty);
@@ -166,7 +168,7 @@ mod tests {
         let said = observed(|duties| {
             duties.begin_job(Duty::Flush, 1);
             duties.begin_job(Duty::Compaction, 2);
-            duties.begin_part(Duty::Compaction, 2);
+            duties.begin_subcompaction(Duty::Compaction, 2);
             duties.end_job(2);
         });
         assert_eq!(said, [FLUSH, None, COMPACTION, COMPACTION, None, None]);
@@ -187,7 +189,7 @@ mod tests {
     fn a_thread_that_ends_closes_what_it_began() {
         let said = observed(|duties| {
             duties.begin_job(Duty::Compaction, 1);
-            duties.begin_part(Duty::Compaction, 1);
+            duties.begin_subcompaction(Duty::Compaction, 1);
         });
         assert_eq!(said, [COMPACTION, COMPACTION, None, None]);
     }

@@ -1,21 +1,22 @@
-//! The errors of this room. Each kind tells the caller what to do: wait, choose another directory, fix the
-//! configuration, free disk space, reopen, or restore from a copy.
+//! The errors of this crate. Each kind tells the caller what to do: wait, choose another directory,
+//! fix the configuration, free disk space, reopen, or restore from a copy.
 
 use std::path::{Path, PathBuf};
 
 use rust_rocksdb::ErrorKind;
 
-use crate::directory_lock::another_process;
+use crate::space::free_space::FreeSpace;
 
-/// The result of every fallible call of this room.
+/// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call on a store failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another process, or another [`Store`](crate::Store) of this process, has the directory open for writing.
-    /// Close it there, or open read-only. A lock left by a process that died does not cause this.
+    /// Another process, or another [`Store`](crate::Store) of this process, has the directory open
+    /// for writing. Close it there, or open read-only. A lock left by a process that died does not
+    /// cause this.
     #[error("store {directory:?} is locked by {holder}: close it there, or open it read-only here ({detail})")]
     Locked {
         /// The store's directory.
@@ -25,8 +26,9 @@ pub enum Error {
         /// RocksDB's words.
         detail: String,
     },
-    /// What was read does not fit together, and somebody has the store open for writing, who removes files and makes others meanwhile.
-    /// Nothing is known to be wrong. Close the store there, or make a checkpoint and read that; then try again.
+    /// What was read does not fit together, and somebody has the store open for writing, who
+    /// removes files and makes others meanwhile. Nothing is known to be wrong. Close the store
+    /// there, or make a checkpoint and read that; then try again.
     #[error(
         "the store {directory:?} is in use by {holder}, which changes files while they are read here: close it there, or read \
          a checkpoint, then try again ({detail})"
@@ -61,8 +63,8 @@ pub enum Error {
         /// What was found, and what to do.
         reason: String,
     },
-    /// Bytes that were read are not those that were written. Stop using the store and restore it from a replica or a
-    /// checkpoint; opening again does not heal it.
+    /// Bytes that were read are not those that were written. Stop using the store and restore it
+    /// from a replica or a checkpoint; opening again does not heal it.
     #[error("corrupt data in {}: {detail}", location.as_deref().unwrap_or("the store"))]
     Corrupt {
         /// The file or the key, where it is known.
@@ -70,21 +72,23 @@ pub enum Error {
         /// What does not match.
         detail: String,
     },
-    /// The device is full, though the store keeps some of it free: another process was faster, or the reserve is too small. Free
-    /// space; the store takes writes again by itself, a few seconds later.
+    /// The device is full, though the store keeps some of it free: another process was faster, or
+    /// the reserve is too small. Free space; the store takes writes again by itself, a few seconds
+    /// later.
     #[error("no space left for the store: {detail}: free space on the device")]
     DiskFull {
         /// RocksDB's words.
         detail: String,
     },
-    /// The store is near the end of the space that it may take, and refuses writes before it meets the end. Reads go on, and so do
-    /// deletions for a while. Delete data or free space; the store then takes writes again by itself: retry later.
-    #[error("the store {directory:?} refuses this write: {}", shortage(room))]
+    /// The store is near the end of the space that it may take, and refuses writes before it meets
+    /// the end. Reads go on, and so do deletions for a while. Delete data or free space; the store
+    /// then takes writes again by itself: retry later.
+    #[error("the store {directory:?} refuses this write: {}", shortage(free_space))]
     OutOfSpace {
         /// The store's directory.
         directory: PathBuf,
         /// What was found when somebody looked last.
-        room: Box<crate::Room>,
+        free_space: Box<FreeSpace>,
     },
     /// A write to a store that was opened read-only.
     #[error("the store {directory:?} is open read-only")]
@@ -110,8 +114,8 @@ pub enum Error {
         /// The reason.
         detail: String,
     },
-    /// Background work (flush, compaction) or a sync failed earlier, and the store takes no more writes. Reads go on.
-    /// Remove the cause, then close and open the store again.
+    /// Background work (flush, compaction) or a sync failed earlier, and the store takes no more
+    /// writes. Reads go on. Remove the cause, then close and open the store again.
     #[error("the store stopped taking writes after a background error: {detail}: remove the cause, then reopen it")]
     Background {
         /// The first error.
@@ -128,7 +132,7 @@ pub enum Error {
     },
     /// It cannot be had at once, and the caller does not wait. Try again where waiting is allowed.
     #[error("this cannot be had without waiting")]
-    WouldWait,
+    WouldBlock,
     /// Any other failure that RocksDB reports.
     #[error("RocksDB: {detail}")]
     Rocks {
@@ -175,8 +179,13 @@ impl Error {
         Self::Io { action, path: path.to_path_buf(), detail: error.to_string() }
     }
 
-    /// Sorts what RocksDB said while a store was being opened.
-    pub(crate) fn from_open(directory: &Path, error: &rust_rocksdb::Error) -> Self {
+    /// Sorts what RocksDB said while a store was being opened. `another_process` finds who holds
+    /// its lock.
+    pub(crate) fn from_open(
+        directory: &Path,
+        error: &rust_rocksdb::Error,
+        another_process: impl FnOnce(&Path) -> LockHolder,
+    ) -> Self {
         let detail = error.as_ref();
         // Two messages of env/fs_posix.cc: its own table of locks, and fcntl's refusal.
         if detail.contains("lock hold by current process") {
@@ -225,8 +234,20 @@ impl Error {
         }
     }
 
-    pub(crate) fn corrupt_value(key: &[u8], reason: &crate::header::HeaderError) -> Self {
+    pub(crate) fn corrupt_value(key: &[u8], reason: &impl std::fmt::Display) -> Self {
         Self::Corrupt { location: Some(format!("the value of key {}", Printable(key))), detail: reason.to_string() }
+    }
+}
+
+impl From<ecotone_valuelog::Error> for Error {
+    fn from(error: ecotone_valuelog::Error) -> Self {
+        match error {
+            ecotone_valuelog::Error::Corrupt { location, detail } => Self::Corrupt { location, detail },
+            ecotone_valuelog::Error::DiskFull { detail } => Self::DiskFull { detail },
+            ecotone_valuelog::Error::Io { action, path, detail } => Self::Io { action, path, detail },
+            ecotone_valuelog::Error::Background { detail } => Self::Background { detail },
+            ecotone_valuelog::Error::WouldBlock => Self::WouldBlock,
+        }
     }
 }
 
@@ -237,13 +258,13 @@ impl From<rust_rocksdb::Error> for Error {
 }
 
 /// What an [`Error::OutOfSpace`] says of the room that is left.
-fn shortage(room: &crate::Room) -> String {
-    let crate::Room { free_bytes, used_bytes, max_bytes, pledged_bytes, reserve_bytes, .. } = room;
+fn shortage(free_space: &FreeSpace) -> String {
+    let FreeSpace { free_bytes, used_bytes, max_bytes, reserved_bytes, reserve_bytes, .. } = free_space;
     let kept = format!(
-        "{pledged_bytes} bytes will be taken by what was written before, and {reserve_bytes} are kept free (space.reserve_bytes)"
+        "{reserved_bytes} bytes will be taken by what was written before, and {reserve_bytes} are kept free (space.reserve_bytes)"
     );
     match (used_bytes, max_bytes) {
-        (Some(used), Some(max)) if room.max_is_nearer() => format!(
+        (Some(used), Some(max)) if free_space.max_is_nearer() => format!(
             "it takes {used} of its {max} bytes (space.max_bytes), {kept}: delete data or raise the limit, then try again"
         ),
         _ => format!("its file system has {free_bytes} bytes free, {kept}: free space or delete data, then try again"),

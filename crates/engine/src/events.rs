@@ -1,13 +1,22 @@
 //! What a store tells while it works.
 
-/// Is told what happened in a store. Called from background threads and writers, some of them under a lock of the store: an
-/// implementation must never block, never call the store, and never panic (a panic is caught, logged and dropped).
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use ecotone_valuelog::sync_failure::Report;
+
+use crate::space::free_space::FreeSpace;
+
+/// Is told what happened in a store. Called from background threads and writers, some of them under
+/// a lock of the store: an implementation must never block, never call the store, and never panic
+/// (a panic is caught, logged and dropped).
 pub trait StoreEvents: Send + Sync {
     /// A memtable became an L0 table.
     fn flush_finished(&self, event: &FlushFinished) {
         let _ = event;
     }
-    /// A compaction ended, well or not. Comes once for a whole compaction, however many parts it had.
+    /// A compaction ended, well or not. Comes once for a whole compaction, however many
+    /// subcompactions it had.
     fn compaction_finished(&self, event: &CompactionFinished) {
         let _ = event;
     }
@@ -15,7 +24,8 @@ pub trait StoreEvents: Send + Sync {
     fn stall_changed(&self, event: &StallChanged) {
         let _ = event;
     }
-    /// Writes are refused from now on because there is too little space, or taken again. May come on a writer's thread.
+    /// Writes are refused from now on because there is too little space, or taken again. May come
+    /// on a writer's thread.
     fn space_changed(&self, event: &SpaceChanged) {
         let _ = event;
     }
@@ -60,11 +70,12 @@ pub struct CompactionFinished {
     pub output_records: u64,
     /// Wall time.
     pub seconds: f64,
-    /// CPU time of all its parts; for parts that ran on a worker, the worker's.
+    /// CPU time of all its subcompactions; for subcompactions that ran on a worker, the worker's.
     pub cpu_seconds: f64,
-    /// Whether any part ran on a worker.
+    /// Whether any subcompaction ran on a worker.
     pub remote: bool,
-    /// Parts that ran here or there, as far as they were seen; 0 for a mere move of tables to another level.
+    /// Subcompactions that ran here or there, as far as they were seen; 0 for a mere move of tables
+    /// to another level.
     pub subcompactions: u32,
     /// RocksDB asked for by hand ([`Store::compact`](crate::Store::compact)).
     pub is_manual: bool,
@@ -92,11 +103,12 @@ pub struct StallChanged {
     pub to: StallCondition,
 }
 
-/// The store refuses writes from now on, or takes them again; `room.writes_refused` says which.
+/// The store refuses writes from now on, or takes them again; `free_space.writes_refused` says
+/// which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpaceChanged {
     /// What was found.
-    pub room: crate::Room,
+    pub free_space: FreeSpace,
 }
 
 /// A failure of background work.
@@ -108,4 +120,15 @@ pub struct BackgroundError {
     pub detail: String,
     /// Whether the store stopped taking writes.
     pub writes_stopped: bool,
+}
+
+/// Tells `events` of the first sync that fails; a panic of theirs is logged.
+pub(crate) fn sync_failures_to(events: Option<Arc<dyn StoreEvents>>) -> Option<Report> {
+    let events = events?;
+    Some(Box::new(move |during, detail| {
+        let event = BackgroundError { during, detail: detail.to_owned(), writes_stopped: true };
+        if catch_unwind(AssertUnwindSafe(|| events.background_error(&event))).is_err() {
+            tracing::error!("an observer of the store panicked");
+        }
+    }))
 }

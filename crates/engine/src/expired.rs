@@ -1,23 +1,30 @@
-//! Values whose time is over go with the compactions that meet them, where [`StoreOptions::reclaim_expired`] asks for it.
+//! Values whose time is over go with the compactions that meet them, where
+//! [`StoreOptions::reclaim_expired`](crate::StoreOptions::reclaim_expired) asks for it.
 //!
-//! The expiry in the header decides alone, by the clock at the compaction's begin: neither type, version nor place of the value is looked
-//! at, and no value is read. A snapshot does not keep such a value, and a key that goes is deleted, so that no older version reappears: the
-//! layer above takes it for gone.
+//! The expiry in the header decides alone, by the clock at the compaction's begin: neither type,
+//! version nor place of the value is looked at, and no value is read. A snapshot does not keep such
+//! a value, and a key that goes is deleted, so that no older version reappears: the layer above
+//! takes it for gone.
 //!
-//! A store with a value log has one filter for this and for relocation (see [`crate::values::relocation`]), any other the one here.
+//! A store with a value log has one filter for this and for garbage collection (see
+//! [`crate::gc::copying`]), any other the one here.
 //!
-//! A compaction that only moves tables asks no filter: what came in the order of its keys is moved to the last level, and rests there. So
-//! tables are rewritten once they are old ([`StoreOptions::expired_sweep_seconds`]), and sooner where writes are refused
-//! ([`crate::limits::expired_tables`]). Nor has a worker a filter, so that such compactions
-//! stay here (see [`crate::offload::adapter`]); of others that run there every value comes back.
+//! A compaction that only moves tables asks no filter: what came in the order of its keys is moved
+//! to the last level, and rests there. So tables are rewritten once they are old
+//! ([`StoreOptions::expired_compaction_seconds`](crate::StoreOptions::expired_compaction_seconds)),
+//! and sooner where writes are refused ([`crate::space::expired_tables`]). Nor has a worker a
+//! filter, so that such compactions stay here (see [`crate::offload::adapter`]); of others that run
+//! there every value comes back.
 //!
-//! Which tables those are follows from their property [`PROPERTY`], which a collector leaves in them here and on workers.
+//! Which tables those are follows from their property [`PROPERTY`], which a collector leaves in
+//! them here and on workers.
 //!
 //! ```text
 //!  property: | the earliest expiry of a value in the table |      u64, little-endian, ms since 1970 UTC; the greatest one where none has any
 //! ```
 //!
-//! A table without it, of an earlier version of this program or from a worker of one, or from when nothing was reclaimed, may hold anything.
+//! A table without it, of an earlier version of this program or from a worker of one, or from when
+//! nothing was reclaimed, may hold anything.
 
 use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -25,7 +32,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ecotone_rocks_sys::compaction_filter::{CompactionFilter, CompactionFilterFactory, FilterContext, Verdict};
 use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
 
-use crate::StoreOptions;
 use crate::header::{Attributes, Header};
 
 /// The name of the property.
@@ -36,7 +42,8 @@ thread_local! {
     static REMOVED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How many values the compaction on this thread has removed, or the part of one, since this was last asked.
+/// How many values the compaction on this thread has removed, or the part of one, since this was
+/// last asked.
 pub(crate) fn take_removed() -> u64 {
     REMOVED.take()
 }
@@ -46,14 +53,15 @@ pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
-/// Has compactions remove values whose time is over. As a factory of filters it is for stores without a value log.
+/// Has compactions remove values whose time is over. As a factory of filters it is for stores
+/// without a value log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExpiredValues;
 
 impl ExpiredValues {
     /// `None` where they are to stay.
-    pub(crate) fn of(options: &StoreOptions) -> Option<Self> {
-        options.reclaim_expired.then_some(Self)
+    pub(crate) fn of(reclaims_expired: bool) -> Option<Self> {
+        reclaims_expired.then_some(Self)
     }
 
     /// What one compaction, or a part of one, removes that begins now.

@@ -1,7 +1,7 @@
 //! One sync for all writers that wait for one.
 //!
-//! A writer that comes while a sync runs cannot know what it covers, so it waits for the next one; whoever comes first then runs
-//! it for all. At most one runs at a time.
+//! A writer that comes while a sync runs cannot know what it covers, so it waits for the next one;
+//! whoever comes first then runs it for all. At most one runs at a time.
 
 use parking_lot::{Condvar, Mutex};
 
@@ -24,7 +24,8 @@ struct Rounds {
 }
 
 impl GroupSync {
-    /// Returns once a `sync` that began after the call has ended, this one's or another caller's, with its outcome.
+    /// Returns once a `sync` that began after the call has ended, this one's or another caller's,
+    /// with its outcome.
     pub(crate) fn wait(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut rounds = self.rounds.lock();
         let mine = rounds.begun + 1;
@@ -82,7 +83,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Each writer bumps a counter and then syncs; a sync makes the counter it saw at its begin durable.
+    /// Each writer bumps a counter and then syncs; a sync makes the counter it saw at its begin
+    /// durable.
     #[test]
     fn every_writer_is_covered_by_a_sync_that_began_after_it_wrote() {
         let (group, written, durable) =

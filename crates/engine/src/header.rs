@@ -10,21 +10,22 @@
 //!                                        ms since 1970 UTC
 //! ```
 //!
-//! - Format version: `01` is format 1, this one. `00` is never used, so that a zeroed byte is refused. `10` and `11` are
-//!   kept for later formats.
-//! - `K`, the kind of the payload: `00` inline (the payload is the value). `01` separated (the payload is a pointer into the
-//!   value log, see [`crate::values::pointer`]). `10` and `11` are free; this version refuses them.
-//! - `E`: an expiry follows. `V`: a version follows. `T`: a type follows. None may be 0: absent is how none is written, so that every
-//!   value has exactly one encoding.
+//! - Format version: `01` is format 1, this one. `00` is never used, so that a zeroed byte is
+//!   refused. `10` and `11` are kept for later formats.
+//! - `K`, the kind of the payload: `00` inline (the payload is the value). `01` separated (the
+//!   payload is a pointer into the value log, see [`ecotone_valuelog::pointer`]). `10` and `11` are
+//!   free; this version refuses them.
+//! - `E`: an expiry follows. `V`: a version follows. `T`: a type follows. None may be 0: absent is
+//!   how none is written, so that every value has exactly one encoding.
 //!
-//! The header stands with the key, never in the value log, so that no decision of a compaction needs the value. The store
-//! keeps expiry, version and type; what they mean is for the layer above. Decoding is strict: a byte that this version does not
-//! know is an error, never a guess.
+//! The header stands with the key, never in the value log, so that no decision of a compaction
+//! needs the value. The store keeps expiry, version and type; what they mean is for the layer
+//! above. Decoding is strict: a byte that this version does not know is an error, never a guess.
 
 use std::num::NonZeroU8;
 
-use crate::options::MAX_VALUE_BYTES;
-use crate::values::pointer::{POINTER_BYTES, Pointer};
+use ecotone_valuelog::pointer::{POINTER_BYTES, Pointer};
+use ecotone_valuelog::record::MAX_VALUE_BYTES;
 
 const FORMAT_MASK: u8 = 0b1100_0000;
 const FORMAT_1: u8 = 0b0100_0000;
@@ -45,9 +46,11 @@ pub const MAX_HEADER_BYTES: usize = 18;
 /// What stands beside a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attributes {
-    /// When the value expires, in ms since 1970 UTC; not 0. The store keeps it and does not act on it.
+    /// When the value expires, in ms since 1970 UTC; not 0. The store keeps it and does not act on
+    /// it.
     pub expires_at_ms: Option<u64>,
-    /// A version that the layer above gives to the value; not 0. The store keeps it and does not act on it.
+    /// A version that the layer above gives to the value; not 0. The store keeps it and does not
+    /// act on it.
     pub version: Option<u64>,
     /// A type that the layer above gives to the value. The store keeps it and does not act on it.
     pub type_tag: Option<NonZeroU8>,
@@ -115,8 +118,8 @@ pub struct Header {
 impl Header {
     const PLAIN: Self = Self { attributes: Attributes::NONE, kind: Kind::Inline, bytes: 1 };
 
-    /// Decodes the header that begins `stored`; the payload is `stored[header.bytes..]`, and behind a separated value's there
-    /// is nothing.
+    /// Decodes the header that begins `stored`; the payload is `stored[header.bytes..]`, and behind
+    /// a separated value's there is nothing.
     #[inline]
     pub fn decode(stored: &[u8]) -> Result<Self, HeaderError> {
         match stored.first() {
@@ -190,7 +193,8 @@ pub fn encode_inline(attributes: &Attributes, to: &mut Vec<u8>) -> Result<(), He
     Ok(())
 }
 
-/// Appends what is stored instead of the inline value that `header` begins, once its payload is in the value log.
+/// Appends what is stored instead of the inline value that `header` begins, once its payload is in
+/// the value log.
 ///
 /// `header` is the bytes of the header alone.
 pub(crate) fn encode_separated(header: &[u8], pointer: Pointer, to: &mut Vec<u8>) {
@@ -210,7 +214,7 @@ const _: () = assert!(MAX_VALUE_BYTES + MAX_HEADER_BYTES < u32::MAX as usize);
 mod tests {
     use super::*;
     use crate::mutation::mutated;
-    use crate::values::pointer::SegmentNumber;
+    use ecotone_valuelog::pointer::SegmentNumber;
     use proptest::prelude::*;
 
     fn attributes() -> impl Strategy<Value = Attributes> {

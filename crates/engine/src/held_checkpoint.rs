@@ -1,12 +1,15 @@
-//! A checkpoint that is held while somebody copies it: the store as it was at one moment, under names of its own.
+//! A checkpoint that is held while somebody copies it: the store as it was at one moment, under
+//! names of its own.
 //!
-//! It lies in `checkpoint_tmp/` of the store's directory, so that tables and sealed segments are linked and not copied. It goes with the
-//! value that holds it; what a process left that was killed goes when the store is next opened for writing.
+//! It lies in `checkpoint_tmp/` of the store's directory, so that tables and sealed segments are
+//! linked and not copied. It goes with the value that holds it; what a process left that was killed
+//! goes when the store is next opened for writing.
 //!
-//! Space: a link keeps what the store removes meanwhile. That counts as the store's own (`limits/measure.rs`).
+//! Space: a link keeps what the store removes meanwhile. That counts as the store's own
+//! (`limits/measure.rs`).
 //!
-//! Reads go past the kernel's page cache (`O_DIRECT`) where the file system can: to copy a store through the cache would push out what its
-//! users read. Elsewhere they go through it.
+//! Reads go past the kernel's page cache (`O_DIRECT`) where the file system can: to copy a store
+//! through the cache would push out what its users read. Elsewhere they go through it.
 //!
 //! Threads: any, also several at a time. Nobody waits for who copies: the store goes on as ever.
 
@@ -19,12 +22,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
 
+use crate::layout::CHECKPOINTS_DIRECTORY;
 use crate::{Error, Result, Store};
 
-/// The folder of checkpoints that are held, in the store's directory.
-pub const CHECKPOINTS_DIRECTORY: &str = "checkpoint_tmp";
-
-/// What an unbuffered read begins, ends and lies in memory at a multiple of. No device in use needs more.
+/// What an unbuffered read begins, ends and lies in memory at a multiple of. No device in use needs
+/// more.
 const DIRECT_ALIGNMENT: usize = 4096;
 
 /// The store as it was at one moment, for as long as this lives.
@@ -39,20 +41,23 @@ pub struct HeldCheckpoint {
 pub struct HeldFile {
     /// Its length.
     pub bytes: u64,
-    /// What tells it from every other file that had its path and length in this store, on this file system: the inode, and when it was last
-    /// written. A file that two checkpoints share has the same in both.
+    /// What tells it from every other file that had its path and length in this store, on this file
+    /// system: the inode, and when it was last written. A file that two checkpoints share has the
+    /// same in both.
     pub stamp: String,
 }
 
 impl Store {
-    /// Makes a [checkpoint](Self::checkpoint) of the store as it is now, with all that was acknowledged, and holds it.
+    /// Makes a [checkpoint](Self::checkpoint) of the store as it is now, with all that was
+    /// acknowledged, and holds it.
     ///
     /// # Errors
     ///
     /// Those of a checkpoint; nothing is left of one that failed.
     pub fn hold_checkpoint(&self) -> Result<HeldCheckpoint> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        // The checkpoint's own flush would wait, without limit, until compactions have caught up; after this one it has next to nothing to do.
+        // The checkpoint's own flush would wait, without limit, until compactions have caught up;
+        // after this one it has next to nothing to do.
         self.flush(true)?;
         let all = self.directory().join(CHECKPOINTS_DIRECTORY);
         fs::create_dir_all(&all).map_err(|error| Error::io("create the directory", &all, &error))?;
@@ -65,7 +70,8 @@ impl Store {
         Ok(held)
     }
 
-    /// What this store and its checkpoints have in common, and no other store has, unless it was made of one of them.
+    /// What this store and its checkpoints have in common, and no other store has, unless it was
+    /// made of one of them.
     pub fn lineage(&self) -> Result<String> {
         let identity = self.db.get_db_identity().map_err(|error| Error::Rocks { detail: error.to_string() })?;
         Ok(String::from_utf8_lossy(&identity).into_owned())
@@ -109,19 +115,6 @@ impl Drop for HeldCheckpoint {
     }
 }
 
-/// Removes the checkpoints that a killed process held. The store must be open for writing, or locked for that, so that nobody else
-/// holds any.
-pub(crate) fn remove_left(directory: &Path) {
-    let all = directory.join(CHECKPOINTS_DIRECTORY);
-    match fs::remove_dir_all(&all) {
-        Ok(()) => tracing::info!(directory = %all.display(), "removed what a killed process left of checkpoints"),
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => {
-            tracing::warn!(directory = %all.display(), %error, "left checkpoints cannot be removed; they take space")
-        }
-    }
-}
-
 fn list(directory: &Path, prefix: &str, files: &mut BTreeMap<String, HeldFile>) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -137,7 +130,8 @@ fn list(directory: &Path, prefix: &str, files: &mut BTreeMap<String, HeldFile>) 
     Ok(())
 }
 
-/// Reads past the page cache. Any failure means that the file system cannot, or what the other way of reading will tell.
+/// Reads past the page cache. Any failure means that the file system cannot, or what the other way
+/// of reading will tell.
 fn read_directly(path: &Path, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path)?;
     let before = (offset % DIRECT_ALIGNMENT as u64) as usize;
@@ -218,7 +212,8 @@ mod tests {
                     shared += 1;
                 }
             }
-            // Where values lie apart they may be relocated in between, and all tables with them.
+            // Where values are separated they may be relocated in between, and all tables with
+            // them.
             assert!(shared > 0 || separates);
             assert_eq!(checkpoints(directory.path()), 3);
             drop((held, next));

@@ -1,16 +1,18 @@
-//! What makes a directory a store: the file [`IDENTITY_FILE`], and the version of the format it names.
+//! What makes a directory a store: the file [`IDENTITY_FILE`], and the version of the format it
+//! names.
 //!
-//! The file is written, synced and renamed into place before RocksDB makes its first file. So a crash at any moment of a
-//! creation leaves a directory that is either not yet a store or can be created on.
+//! The file is written, synced and renamed into place before RocksDB makes its first file. So a
+//! crash at any moment of a creation leaves a directory that is either not yet a store or can be
+//! created on.
 //!
 //! ```text
 //! ecotone store
 //! format 1
 //! ```
 //!
-//! Format 1 has no value log. A store becomes format 2 before its first segment is made, and stays it: a program that knows
-//! format 1 only would write tables that do not say which segments they refer to. A third line then says which tables are
-//! older than that, and refer to none:
+//! Format 1 has no value log. A store becomes format 2 before its first segment is made, and stays
+//! it: a program that knows format 1 only would write tables that do not say which segments they
+//! refer to. A third line then says which tables are older than that, and refer to none:
 //!
 //! ```text
 //! ecotone store
@@ -23,15 +25,15 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use ecotone_rocks_sys::filesystem::TapEvent;
+use ecotone_valuelog::tap::{self, Tap};
 
-use crate::tap::Tap;
 use crate::{Error, OpenMode, Result};
 
 /// The name of the file that makes a directory a store.
 pub const IDENTITY_FILE: &str = "STORE";
 
-/// The newest version of the format of a store that this version reads and writes: its files, column families and value
-/// headers together.
+/// The newest version of the format of a store that this version reads and writes: its files,
+/// column families and value headers together.
 pub const FORMAT_VERSION: u32 = 2;
 
 /// The format of a store without a value log.
@@ -55,7 +57,8 @@ enum Found {
     Store,
 }
 
-/// Checks the directory against the mode, and makes the directory and its identity where the mode allows it.
+/// Checks the directory against the mode, and makes the directory and its identity where the mode
+/// allows it.
 pub(crate) fn prepare(directory: &Path, mode: OpenMode, tap: &Tap) -> Result<()> {
     let found = look(directory)?;
     let not_found = |reason| Err(Error::NotFound { directory: directory.to_path_buf(), reason });
@@ -104,7 +107,8 @@ fn look(directory: &Path) -> Result<Found> {
         return match data_file {
             _ if current => Ok(Found::Store),
             None => Ok(Found::Unfinished),
-            // RocksDB makes CURRENT before any of these: it was lost. Creating here would remove them.
+            // RocksDB makes CURRENT before any of these: it was lost. Creating here would remove
+            // them.
             Some(file) => Err(Error::Corrupt {
                 location: Some(directory.join("CURRENT").display().to_string()),
                 detail: format!("the file is missing, while {file} is there"),
@@ -181,11 +185,13 @@ pub(crate) fn read(directory: &Path) -> Result<Identity> {
     }
 }
 
-/// The identity of a store that may be damaged: the reason where the file is missing or not to be read.
+/// The identity of a store that may be damaged: the reason where the file is missing or not to be
+/// read.
 ///
 /// # Errors
 ///
-/// [`Error::WrongFormat`] where a newer version wrote it: what it would do with the files nobody here knows.
+/// [`Error::WrongFormat`] where a newer version wrote it: what it would do with the files nobody
+/// here knows.
 pub(crate) fn read_damaged(directory: &Path) -> Result<std::result::Result<Identity, String>> {
     match parse_file(&directory.join(IDENTITY_FILE)) {
         Ok(Ok(identity)) => Ok(Ok(identity)),
@@ -276,8 +282,9 @@ fn sync_names(directory: &Path, tap: &Tap) -> Result<()> {
     }
 }
 
-/// Makes the names of the directories above `directory` durable: any of them may have been made by a process that was killed
-/// before it came to this. One that cannot be synced is not ours: we could not have made anything in it.
+/// Makes the names of the directories above `directory` durable: any of them may have been made by
+/// a process that was killed before it came to this. One that cannot be synced is not ours: we
+/// could not have made anything in it.
 fn sync_above(directory: &Path, tap: &Tap) {
     for above in directory.ancestors().skip(2) {
         let _ = sync_directory(above, tap);
@@ -297,16 +304,7 @@ fn create_directory(directory: &Path, tap: &Tap) -> Result<()> {
 
 /// Makes the names in `directory` durable.
 pub(crate) fn sync_directory(directory: &Path, tap: &Tap) -> Result<()> {
-    let opened = File::open(directory).map_err(|e| Error::io("sync", directory, &e))?;
-    sync_opened_directory(&opened, directory, tap)
-}
-
-/// The same of one that is open.
-pub(crate) fn sync_opened_directory(opened: &File, directory: &Path, tap: &Tap) -> Result<()> {
-    opened
-        .sync_all()
-        .and_then(|()| tap.tell(TapEvent::DirectorySynced { path: directory }))
-        .map_err(|e| Error::io("sync", directory, &e))
+    Ok(tap::sync_directory(directory, tap)?)
 }
 
 #[cfg(test)]

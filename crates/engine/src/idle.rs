@@ -1,42 +1,45 @@
-//! The thread that frees garbage while nobody writes. What it does next is decided in [`ecotone_policy::idle`]; here it is found out what there is, and done.
+//! The thread that frees garbage while nobody writes. What it does next is decided in
+//! [`ecotone_policy::idle`]; here it is found out what there is, and done.
 //!
-//! Steps are flushes, [pieces](crate::pieces) of a compaction, tables in which values have expired, and a word to the [thread of the value
-//! log](crate::values::upkeep) that it need not be patient. Where space is tight [`crate::limits::reclaim`] does the same with more right.
+//! Steps are flushes, [pieces](crate::pieces) of a compaction, tables in which values have expired,
+//! and a word to the [thread of the value log](crate::gc::worker) that it need not be patient.
+//! Where space is low [`crate::space::reclaim`] does the same with more right.
 //!
-//! Failure: what fails is tried again after [`RETRY_AFTER`]. RocksDB does not tell whether a compaction of a range failed: [`MAX_FUTILE`] steps that leave the store as
-//! large as it was end it until somebody writes.
+//! Failure: what fails is tried again after [`RETRY_AFTER`]. RocksDB does not tell whether a
+//! compaction of a range failed: [`MAX_FUTILE`] steps that leave the store as large as it was end
+//! it until somebody writes.
 //!
-//! Threads: one of its own, which waits for what it does. It looks once a second while there is something to do, and every [`REST_INTERVAL`]
-//! at one number while there is nothing.
+//! Threads: one of its own, which waits for what it does. It looks once a second while there is
+//! something to do, and every [`REST_INTERVAL`] at one number while there is nothing.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_policy::idle::{Changes, Found, PARAMETERS, Quiet, Step, next};
-use ecotone_policy::units::{Bytes, Seconds, Time};
 use ecotone_rocks_sys::tables::{FamilyTable, family_tables};
+use ecotone_types::units::{Bytes, Seconds, Time};
+use ecotone_valuelog::ValueLog;
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::{DB, FlushOptions, properties};
 
+use crate::background::BackgroundThread;
+use crate::compaction::internal::InternalCompactions;
 use crate::expired::ExpiredValues;
 use crate::family::DataFamily;
-use crate::limits::expired_tables::ExpiredTables;
-use crate::limits::gate::Gate;
-use crate::limits::measure::log_bytes;
+use crate::gc::copying::Gc;
+use crate::gc::notifier;
+use crate::gc::removal::Removal;
 use crate::live_share::live_share;
-use crate::own_compactions::OwnCompactions;
 use crate::pieces::{PIECE_BYTES, is_above, last_level, pieces};
-use crate::values::ValueLog;
-use crate::values::relocation::Relocation;
-use crate::values::removal::Removal;
-use crate::values::wake;
+use crate::space::admission::AdmissionControl;
+use crate::space::expired_tables::ExpiredTables;
+use crate::space::measure::log_bytes;
 use crate::{Error, Result};
 
 /// Between two looks while there may be something to do.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Between two looks while there is nothing to do unless somebody writes.
 const REST_INTERVAL: Duration = Duration::from_secs(2);
@@ -44,8 +47,9 @@ const REST_INTERVAL: Duration = Duration::from_secs(2);
 /// After a step that others end: a flush.
 const STEP_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The longest time between two looks while something is in the way, such as an old snapshot: it gets longer by [`LOOK_INTERVAL`] each time.
-const MAX_HELD_UP: Duration = Duration::from_secs(10);
+/// The longest time between two looks while something is in the way, such as an old snapshot: it
+/// gets longer by [`CHECK_INTERVAL`] each time.
+const MAX_THROTTLED: Duration = Duration::from_secs(10);
 
 /// After a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
@@ -53,19 +57,19 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Steps in a row that free nothing.
 const MAX_FUTILE: u32 = 3;
 
-/// So long relocation may free nothing: it may wait for an iterator.
-const MAX_RELOCATION_WAIT: Duration = Duration::from_secs(15);
+/// So long garbage collection may free nothing: it may wait for an iterator.
+const MAX_GC_WAIT: Duration = Duration::from_secs(15);
 
 /// The parts of a store that the thread works with.
-pub(crate) struct Parts {
+pub(crate) struct IdleComponents {
     pub(crate) directory: PathBuf,
-    pub(crate) own: Arc<OwnCompactions>,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) internal: Arc<InternalCompactions>,
+    pub(crate) admission: Arc<AdmissionControl>,
     /// How many ranges of keys were removed.
     pub(crate) removed_ranges: Arc<AtomicU64>,
     /// Where values that have expired are reclaimed.
     pub(crate) expired: Option<ExpiredTables>,
-    /// Where values lie apart from their keys.
+    /// Where values are separated from their keys.
     pub(crate) values: Option<Values>,
 }
 
@@ -73,14 +77,8 @@ pub(crate) struct Parts {
 pub(crate) struct Values {
     pub(crate) log: Arc<ValueLog>,
     pub(crate) removal: Arc<Removal>,
-    pub(crate) relocation: Arc<Relocation>,
-    pub(crate) wake: Arc<wake::Wake>,
-}
-
-/// The thread, while it lives.
-pub(crate) struct Idle {
-    stopping: Arc<Stopping>,
-    thread: Option<JoinHandle<()>>,
+    pub(crate) gc: Arc<Gc>,
+    pub(crate) notifier: Arc<notifier::GcNotifier>,
 }
 
 #[derive(Default)]
@@ -98,31 +96,15 @@ impl Stopping {
     }
 }
 
-impl Idle {
-    pub(crate) fn start(parts: Parts, db: &Arc<DB>, family: DataFamily) -> std::io::Result<Self> {
-        let stopping = Arc::new(Stopping::default());
-        let (inside, db) = (stopping.clone(), Arc::downgrade(db));
-        let thread = std::thread::Builder::new()
-            .name("ecotone-idle".into())
-            .spawn(move || Thread::new(parts, family).run(&inside, &db))?;
-        Ok(Self { stopping, thread: Some(thread) })
-    }
-
-    /// Tells the thread to end. A compaction that it waits for must be stopped by the caller.
-    pub(crate) fn ask_to_stop(&self) {
-        *self.stopping.is_set.lock() = true;
-        self.stopping.changed.notify_all();
-    }
-}
-
-impl Drop for Idle {
-    fn drop(&mut self) {
-        self.ask_to_stop();
-        if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, its message is on standard error.
-            let _ = thread.join();
-        }
-    }
+/// Starts the thread.
+pub(crate) fn start(components: IdleComponents, db: &Arc<DB>, family: DataFamily) -> std::io::Result<BackgroundThread> {
+    let stopping = Arc::new(Stopping::default());
+    let (inside, db) = (stopping.clone(), Arc::downgrade(db));
+    let ask_to_stop = move || {
+        *stopping.is_set.lock() = true;
+        stopping.changed.notify_all();
+    };
+    BackgroundThread::start("ecotone-idle", ask_to_stop, move || Thread::new(components, family).run(&inside, &db))
 }
 
 /// That there is nothing to do, and what was known then.
@@ -135,31 +117,34 @@ struct Rested {
 }
 
 struct Thread {
-    parts: Parts,
+    components: IdleComponents,
     family: DataFamily,
     began: Instant,
     quiet: Option<Quiet>,
     rested: Option<Rested>,
     /// Looks in a row at which something was in the way.
-    held_up: u32,
-    /// What was taken before the last step that was to free something, and how many of them have freed nothing.
+    throttled: u32,
+    /// What was taken before the last step that was to free something, and how many of them have
+    /// freed nothing.
     before: Option<Bytes>,
     futile: u32,
-    /// What was taken, and what had been copied, when relocation was told to hurry or has got on last, and when that was.
+    /// What was taken, and what had been copied, when garbage collection was told to hurry or has
+    /// got on last, and when that was.
     relocates: Option<(Bytes, u64, Instant)>,
 }
 
 impl Thread {
-    fn new(parts: Parts, family: DataFamily) -> Self {
+    fn new(components: IdleComponents, family: DataFamily) -> Self {
         let began = Instant::now();
         let (quiet, rested, before, relocates) = (None, None, None, None);
-        Self { parts, family, began, quiet, rested, held_up: 0, before, futile: 0, relocates }
+        Self { components, family, began, quiet, rested, throttled: 0, before, futile: 0, relocates }
     }
 
     fn run(mut self, stopping: &Stopping, db: &Weak<DB>) {
-        let mut wait = LOOK_INTERVAL;
+        let mut wait = CHECK_INTERVAL;
         while stopping.wait(wait) {
-            // The store ends this thread before it closes the database, so the family is good while this is.
+            // The store ends this thread before it closes the database, so the family is good while
+            // this is.
             let Some(db) = db.upgrade() else { return };
             wait = self.look(&db).unwrap_or_else(|error| {
                 tracing::debug!(%error, "garbage cannot be freed while nobody writes; it is tried again");
@@ -176,9 +161,9 @@ impl Thread {
         if !quiet.observe(now, writes, &PARAMETERS) {
             self.end();
             self.rested = None;
-            return Ok(LOOK_INTERVAL);
+            return Ok(CHECK_INTERVAL);
         }
-        let removed_ranges = self.parts.removed_ranges.load(Ordering::Relaxed);
+        let removed_ranges = self.components.removed_ranges.load(Ordering::Relaxed);
         if let Some(rested) = &self.rested {
             let changes = Changes {
                 writes: writes.saturating_sub(rested.writes),
@@ -186,26 +171,26 @@ impl Thread {
                 expiring: rested.may_expire.then(|| Seconds(rested.at.elapsed().as_secs_f64())),
                 entries: rested.entries,
             };
-            if !changes.are_worth_a_look(&PARAMETERS) {
+            if !changes.are_worth_checking(&PARAMETERS) {
                 return Ok(REST_INTERVAL);
             }
             self.rested = None;
         }
-        if self.parts.gate.is_tight() {
+        if self.components.admission.is_space_low() {
             self.end();
-            return Ok(LOOK_INTERVAL);
+            return Ok(CHECK_INTERVAL);
         }
         let tables = self.tables(db)?;
         let found = self.find(db, &tables)?;
-        if !found.is_worth_a_look(&PARAMETERS) {
+        if !found.is_worth_checking(&PARAMETERS) {
             return Ok(self.rest(writes, removed_ranges, &tables, &found));
         }
-        if found.is_held_up {
-            self.held_up = self.held_up.saturating_add(1);
-            return Ok(MAX_HELD_UP.min(LOOK_INTERVAL * self.held_up));
+        if found.is_throttled {
+            self.throttled = self.throttled.saturating_add(1);
+            return Ok(MAX_THROTTLED.min(CHECK_INTERVAL * self.throttled));
         }
-        self.held_up = 0;
-        let expired = self.parts.expired.as_ref().map(|_| ExpiredValues.at_begin());
+        self.throttled = 0;
+        let expired = self.components.expired.as_ref().map(|_| ExpiredValues.at_begin());
         let live = live_share(db, self.family, &tables, expired.as_ref())?;
         let step = next(&found, live, &PARAMETERS);
         tracing::debug!(?found, live, ?step, "nobody writes");
@@ -218,13 +203,13 @@ impl Thread {
         }
         let goes_on = match step {
             Step::Rest => false,
-            Step::Wait => return Ok(LOOK_INTERVAL),
+            Step::Wait => return Ok(CHECK_INTERVAL),
             Step::Flush => {
                 self.flush(db)?;
                 return Ok(STEP_INTERVAL);
             }
             Step::CompactDown => self.compact_down(db)?,
-            Step::RewriteExpired => match &mut self.parts.expired {
+            Step::RewriteExpired => match &mut self.components.expired {
                 Some(expired) => expired.rewrite(db, self.family)?,
                 None => false,
             },
@@ -241,18 +226,18 @@ impl Thread {
         let entries = tables.iter().map(|table| table.entries).sum();
         let at = Instant::now();
         // A store that is left alone for its size is left alone whatever expires.
-        let may_expire = self.parts.expired.is_some() && found.is_worth_a_look(&PARAMETERS);
+        let may_expire = self.components.expired.is_some() && found.is_worth_checking(&PARAMETERS);
         self.rested = Some(Rested { at, writes, removed_ranges, entries, may_expire });
         REST_INTERVAL
     }
 
     /// Nothing more is to be done now.
     fn end(&mut self) {
-        (self.held_up, self.before, self.futile) = (0, None, 0);
+        (self.throttled, self.before, self.futile) = (0, None, 0);
         if self.relocates.take().is_some()
-            && let Some(values) = &self.parts.values
+            && let Some(values) = &self.components.values
         {
-            values.relocation.haste.set_idle(false);
+            values.gc.urgency.set_idle(false);
         }
     }
 
@@ -268,8 +253,8 @@ impl Thread {
                 .unwrap_or(0))
         };
         // Before tables and segments: what they move there is counted once at least.
-        let log_bytes = log_bytes(&self.parts.directory);
-        let log_bytes = log_bytes.map_err(|error| Error::io("list", &self.parts.directory, &error))?;
+        let log_bytes = log_bytes(&self.components.directory);
+        let log_bytes = log_bytes.map_err(|error| Error::io("list", &self.components.directory, &error))?;
         let busy = [
             properties::NUM_SNAPSHOTS,
             properties::NUM_RUNNING_COMPACTIONS,
@@ -277,18 +262,18 @@ impl Thread {
             properties::COMPACTION_PENDING,
             properties::MEM_TABLE_FLUSH_PENDING,
         ];
-        let mut is_held_up = false;
+        let mut is_throttled = false;
         for property in busy {
-            is_held_up |= number(property)? > 0;
+            is_throttled |= number(property)? > 0;
         }
         let in_memory =
             number(properties::NUM_ENTRIES_ACTIVE_MEM_TABLE)? + number(properties::NUM_ENTRIES_IMM_MEM_TABLES)?;
-        let values = match &self.parts.values {
+        let values = match &self.components.values {
             Some(values) => values.removal.recount(db, self.family)?,
             None => Default::default(),
         };
         let last = last_level(tables);
-        let expired = match &mut self.parts.expired {
+        let expired = match &mut self.components.expired {
             Some(expired) => expired.has_due(db, self.family)?,
             None => false,
         };
@@ -301,13 +286,14 @@ impl Thread {
             // One that nobody has looked at counts as well.
             above: tables.iter().filter(|table| is_above(table, last)).map(|table| table.entries.max(1)).sum(),
             expired,
-            is_held_up,
+            is_throttled,
         })
     }
 
-    /// Begins a flush, and ends the segment that values are appended to: both hold what only a compaction could tell to be garbage.
+    /// Begins a flush, and ends the segment that values are appended to: both hold what only a
+    /// compaction could tell to be garbage.
     fn flush(&self, db: &DB) -> Result<()> {
-        if let Some(values) = &self.parts.values {
+        if let Some(values) = &self.components.values {
             values.log.seal_active();
         }
         let mut options = FlushOptions::default();
@@ -322,8 +308,8 @@ impl Thread {
 
     /// Compacts the piece that has the most above the last level. False where there is none.
     fn compact_down(&self, db: &DB) -> Result<bool> {
-        let Some(_turn) = self.parts.own.turn(LOOK_INTERVAL) else { return Ok(true) };
-        // Chosen by who has the turn.
+        let Some(_permit) = self.components.internal.permit(CHECK_INTERVAL) else { return Ok(true) };
+        // Chosen by who holds the permit.
         let tables = self.tables(db)?;
         let last = last_level(&tables);
         let above = |piece: &crate::pieces::Piece| -> u64 {
@@ -341,22 +327,22 @@ impl Thread {
     /// Has the value log relocate without patience. `None` where that has freed nothing for long.
     fn relocate(&mut self, found: &Found) -> Option<Duration> {
         let taken = found.taken();
-        let values = self.parts.values.as_ref()?;
-        let copied = values.relocation.relocated_bytes();
+        let values = self.components.values.as_ref()?;
+        let copied = values.gc.relocated_bytes();
         if self.relocates.is_none() {
             // Where a flush came by itself before, it is appended to still.
             values.log.seal_active();
         }
         match self.relocates {
             Some((before, copied_before, since)) if taken >= before && copied == copied_before => {
-                if since.elapsed() >= MAX_RELOCATION_WAIT {
+                if since.elapsed() >= MAX_GC_WAIT {
                     return None;
                 }
             }
             _ => self.relocates = Some((taken, copied, Instant::now())),
         }
-        values.relocation.haste.set_idle(true);
-        values.wake.tables_changed();
-        Some(LOOK_INTERVAL)
+        values.gc.urgency.set_idle(true);
+        values.notifier.tables_changed();
+        Some(CHECK_INTERVAL)
     }
 }

@@ -1,12 +1,13 @@
 //! A store: RocksDB and a value log beside it; its immutable files.
 //!
-//! This room opens, writes, reads, flushes, compacts and closes one LSM tree in one directory. It is blocking; a
-//! [`Store`] is `Send + Sync` and meant to be shared in an `Arc` by any number of threads. It also holds the two
-//! seams of an offloaded compaction: [`CompactionOffload`] on the owner's side, [`run_remote_compaction`] on the
-//! worker's side.
+//! This crate opens, writes, reads, flushes, compacts and closes one LSM tree in one directory. It
+//! is blocking; a [`Store`] is `Send + Sync` and meant to be shared in an `Arc` by any number of
+//! threads. It also holds the two seams of an offloaded compaction: [`CompactionOffload`] on the
+//! owner's side, [`run_remote_compaction`] on the worker's side.
 //!
-//! What must never be in here: the network, a client protocol, the choice of where a compaction runs (that is
-//! `policy`), joules and frequencies (that is `power`), and C++ (that is `rocks-sys`).
+//! What must never be in here: the network, a client protocol, the choice of where a compaction
+//! runs (that is `policy`), joules and frequencies (that is `power`), the format of segments (that
+//! is `valuelog`), and C++ (that is `rocks-sys`).
 //!
 //! # Layout of a store's directory
 //!
@@ -25,18 +26,18 @@
 //! LOCK, LOG*          RocksDB: the lock of the one process that may write; its own log, bounded in size and number
 //! ```
 //!
-//! All data lives in one column family, [`DATA_FAMILY`]. RocksDB's `default` stays empty and plain, because a worker
-//! opens it without the owner's options. Every value begins with a versioned header (see [`header`]).
+//! All data lives in one column family, [`DATA_FAMILY`]. RocksDB's `default` stays empty and plain,
+//! because a worker opens it without the owner's options. Every value begins with a versioned
+//! header (see [`header`]).
 
 pub mod header;
 
-mod at_once;
+mod background;
 mod batch_records;
 mod choices;
 mod cleanup;
-mod compact_all;
-mod compaction_pause;
-mod data_layer;
+mod collectors;
+mod compaction;
 mod dedup;
 mod directory_lock;
 mod durable_logs;
@@ -46,13 +47,13 @@ mod events;
 mod expired;
 #[allow(unsafe_code)] // keeps a raw handle beside the database that owns it
 mod family;
-mod flipped_bit;
+mod gc;
 mod group_sync;
 mod held_checkpoint;
 mod identity;
 mod idle;
 mod inspect;
-mod limits;
+mod layout;
 mod listener;
 mod live_share;
 mod log_check;
@@ -60,9 +61,9 @@ mod log_walk;
 mod memory;
 #[cfg(test)]
 mod mutation;
+mod non_blocking;
 mod offload;
 mod options;
-mod own_compactions;
 mod pieces;
 mod profile;
 mod properties;
@@ -71,58 +72,60 @@ mod raw;
 mod read;
 mod row_cache;
 mod scan;
-mod slots;
+mod space;
 mod stall;
 mod store;
-mod sync_failure;
 mod sync_pace;
-mod table_changes;
-mod tap;
+mod table_format;
 mod tuning;
-mod values;
+mod value_store;
 mod wal_sync;
 mod worker;
 mod write;
 
-pub use choices::{Compression, Durability, MemtableOrder};
-pub use compact_all::{CompactionProgress, CompactionStage};
-pub use compaction_pause::CompactionPause;
+pub use choices::{Compression, Durability, MemtableOrder, OpenMode};
+pub use compaction::manual::{CompactionPause, CompactionProgress, CompactionStage};
 pub use dedup::{DedupLevel, DedupMode, DedupOptions, DedupProperties, ExtensionThreshold, SEPARATED_THRESHOLD};
 pub use directory_lock::holder;
-pub use ecotone_policy::duty::{Duty, DutyObserver};
 pub use ecotone_rocks_sys::awaited_reads::AwaitedReads;
 pub use ecotone_rocks_sys::direct_reads::{Arrived, with_arrived};
 pub use ecotone_rocks_sys::local_file::{MissedRead, noting_missed};
 pub use ecotone_rocks_sys::tables::TableMetadata;
+pub use ecotone_types::{Duty, DutyObserver};
+pub use ecotone_valuelog::log::MAX_OPEN as MAX_OPEN_SEGMENTS;
+pub use ecotone_valuelog::pointer::{Pointer, SegmentNumber};
+pub use ecotone_valuelog::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 pub use error::{Error, LockHolder, Result};
 pub use events::{
     BackgroundError, CompactionFinished, FlushFinished, SpaceChanged, StallChanged, StallCondition, StoreEvents,
 };
 pub use family::DATA_FAMILY;
+pub use gc::ValueLogProperties;
 pub use header::Attributes;
-pub use held_checkpoint::{CHECKPOINTS_DIRECTORY, HeldCheckpoint, HeldFile};
+pub use held_checkpoint::{HeldCheckpoint, HeldFile};
 pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
 pub use inspect::{
     Checking, CountedLevel, DuplicateCensus, Finding, FindingKind, LostTable, LostValue, LostWal, ManifestState,
     RepairReport, Repairing, SegmentSpace, Space, VerifyReport, repair, repair_leaving_out, verify,
 };
-pub use limits::{Room, SpaceLimits};
+pub use layout::CHECKPOINTS_DIRECTORY;
 pub use memory::{MIN_LIMIT_BYTES, MemoryLimit};
+pub use non_blocking::LOOKED_UP_BYTES;
 pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
-pub use offload::{Collects, CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
+pub use offload::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome};
 pub use options::{
-    DEFAULT_SEPARATION_BYTES, EXPIRED_SWEEP_SECONDS, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_OPEN_FILES,
-    OpenMode, Separation, StoreOptions, WriteOptions,
+    DEFAULT_SEPARATION_BYTES, EXPIRED_COMPACTION_SECONDS, MAX_BATCH_BYTES, MIN_OPEN_FILES, Separation, StoreOptions,
+    WriteOptions,
 };
 pub use profile::Profile;
 pub use properties::{Counters, LevelProperties, StoreProperties};
-pub use read::{LOOKED_UP_BYTES, Snapshot, Value};
+pub use read::{Snapshot, Value};
 pub use scan::{Direction, Entry, Scan};
+pub use space::SpaceLimits;
+pub use space::free_space::FreeSpace;
 pub use store::Store;
 pub use sync_pace::{SYNC_INTERVAL, SyncPace};
-pub use values::ValueLogProperties;
-pub use values::log::MAX_OPEN as MAX_OPEN_SEGMENTS;
-pub use values::pointer::{Pointer, SegmentNumber};
+pub use table_format::{Collects, TableFormat};
 pub use worker::{CancelFlag, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction};
 pub use write::Batch;

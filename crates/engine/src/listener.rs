@@ -1,148 +1,31 @@
 //! Hears what RocksDB's threads do, and tells duties, events, the stall clock and the counters.
 //!
-//! Callbacks come from C++: no panic may leave them. Those of flushes and compactions come on the thread that does the
-//! work, without RocksDB's mutex; `OnBackgroundError` comes under it.
+//! Callbacks come from C++: no panic may leave them. Those of flushes and compactions come on the
+//! thread that does the work, without RocksDB's mutex; `OnBackgroundError` comes under it.
 
-use std::cell::Cell;
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::Ordering;
 
-use ecotone_policy::duty::Duty;
-use parking_lot::Mutex;
+use ecotone_types::Duty;
 use rust_rocksdb::event_listener::{
     BackgroundErrorRecoveryInfo, CompactionJobInfo, DBBackgroundErrorReason, DBCompactionReason, DBWriteStallCondition,
     EventListener, FlushJobInfo, MemTableInfo, MutableStatus, StatusSeverity, SubcompactionJobInfo, WriteStallInfo,
 };
 
+use crate::compaction::internal::InternalCompactions;
+use crate::compaction::jobs::{BackgroundState, CompactionPurpose, Running, Totals};
+use crate::compaction::table_changes::{CompactedTables, TableChanges};
 use crate::duties::ThreadDuties;
-use crate::error::is_disk_full;
 use crate::events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
 use crate::expired::take_removed;
-use crate::limits::gate::Gate;
-use crate::offload::adapter::{OffloadState, part_number};
+use crate::gc::copying::mark_subcompaction;
+use crate::offload::adapter::OffloadState;
 use crate::offload::slots::release_on_this_thread;
-use crate::own_compactions::{OwnCompactions, Purpose};
+use crate::offload::subcompactions::job_number;
+use crate::space::admission::AdmissionControl;
 use crate::stall::StallClock;
-use crate::table_changes::TableChanges;
-use crate::values::barrier::mark_flushing;
-use crate::values::relocation::mark_part;
-
-/// Compactions and flushes whose end RocksDB never told are forgotten beyond this number.
-const MAX_RUNNING: usize = 1024;
-
-/// What is known of running flushes and compactions.
-#[derive(Default)]
-pub(crate) struct Running {
-    compactions: Mutex<HashMap<i32, Compaction>>,
-    flushes: Mutex<HashMap<i32, Instant>>,
-}
-
-#[derive(Default)]
-struct Compaction {
-    /// Entries of all inputs without range deletions; `None` when RocksDB did not know the properties of one.
-    input_records: Option<u64>,
-    local_parts: u32,
-    remote_parts: u32,
-}
-
-fn input_records(info: &CompactionJobInfo) -> Option<u64> {
-    info.input_files().try_fold(0_u64, |sum, path| {
-        let table = info.table_properties_for_file(path)?;
-        Some(sum.saturating_add(table.num_entries().saturating_sub(table.num_range_deletions())))
-    })
-}
-
-/// Bytes of the input tables.
-fn input_bytes(info: &CompactionJobInfo) -> u64 {
-    let bytes = |path: &[u8]| std::fs::metadata(String::from_utf8_lossy(path).as_ref()).map_or(0, |file| file.len());
-    info.input_files().fold(0, |sum, path| sum.saturating_add(bytes(path)))
-}
-
-impl Running {
-    pub(crate) fn input_records(&self, compaction: i32) -> Option<u64> {
-        self.compactions.lock().get(&compaction)?.input_records
-    }
-
-    pub(crate) fn part_is_remote(&self, compaction: i32) {
-        if let Some(known) = self.compactions.lock().get_mut(&compaction) {
-            known.remote_parts += 1;
-        }
-    }
-
-    /// The part that begins on this thread is what became of `job`.
-    pub(crate) fn part_is_local(&self, job: u64) {
-        LOCAL_JOB.set(Some(job));
-    }
-
-    /// Whether RocksDB has told of the begin of this compaction, and not of its end.
-    pub(crate) fn has_begun(&self, compaction: i32) -> bool {
-        self.compactions.lock().contains_key(&compaction)
-    }
-
-    fn begin_compaction(&self, number: i32, input_records: Option<u64>) {
-        let mut compactions = self.compactions.lock();
-        if compactions.len() >= MAX_RUNNING {
-            compactions.clear();
-        }
-        compactions.insert(number, Compaction { input_records, ..Compaction::default() });
-    }
-
-    fn part_ran_here(&self, compaction: i32) {
-        if let Some(known) = self.compactions.lock().get_mut(&compaction) {
-            known.local_parts += 1;
-        }
-    }
-
-    fn begin_flush(&self, number: i32) {
-        let mut flushes = self.flushes.lock();
-        if flushes.len() >= MAX_RUNNING {
-            flushes.clear();
-        }
-        flushes.insert(number, Instant::now());
-    }
-}
-
-thread_local! {
-    /// The job that the part on this thread was, when a compaction service sent it back.
-    static LOCAL_JOB: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-/// What the listener counts and RocksDB's own counters do not tell.
-#[derive(Default)]
-pub(crate) struct Totals {
-    pub(crate) flushes: AtomicU64,
-    pub(crate) compactions: AtomicU64,
-    pub(crate) remote_compactions: AtomicU64,
-    pub(crate) failed_compactions: AtomicU64,
-    /// Values that compactions removed because their time was over.
-    pub(crate) expired_values: AtomicU64,
-}
-
-/// The first background error that stopped writes, until RocksDB recovers from it.
-#[derive(Default)]
-pub(crate) struct BackgroundState(Mutex<Option<String>>);
-
-impl BackgroundState {
-    pub(crate) fn error(&self) -> Option<String> {
-        self.0.lock().clone()
-    }
-
-    /// Whether it is one that RocksDB recovers from by itself once there is space again.
-    pub(crate) fn is_disk_full(&self) -> bool {
-        self.0.lock().as_deref().is_some_and(is_disk_full)
-    }
-
-    pub(crate) fn set(&self, detail: String) {
-        self.0.lock().get_or_insert(detail);
-    }
-
-    fn clear(&self) {
-        *self.0.lock() = None;
-    }
-}
+use crate::value_store::barrier::mark_flushing;
 
 /// See the module.
 pub(crate) struct Listener {
@@ -153,17 +36,17 @@ pub(crate) struct Listener {
     pub(crate) duties: ThreadDuties,
     pub(crate) events: Option<Arc<dyn StoreEvents>>,
     pub(crate) offload: Option<Arc<OffloadState>>,
-    pub(crate) own: Arc<OwnCompactions>,
+    pub(crate) internal: Arc<InternalCompactions>,
     pub(crate) changes: Arc<TableChanges>,
     /// Where the store takes writes.
-    pub(crate) gate: Option<Arc<Gate>>,
+    pub(crate) admission: Option<Arc<AdmissionControl>>,
 }
 
 impl Listener {
     /// What of ours the compaction is for that begins, if it is ours.
-    fn purpose_of(&self, reason: DBCompactionReason, compaction: i32) -> Option<Purpose> {
+    fn purpose_of(&self, reason: DBCompactionReason, compaction: i32) -> Option<CompactionPurpose> {
         let is_manual = reason == DBCompactionReason::KManualCompaction;
-        if is_manual { self.own.purpose_of(compaction) } else { None }
+        if is_manual { self.internal.purpose_of(compaction) } else { None }
     }
 
     fn tell(&self, tell: impl FnOnce(&dyn StoreEvents)) {
@@ -180,35 +63,10 @@ fn contained(callback: &'static str, act: impl FnOnce()) {
     }
 }
 
-impl CompactionFinished {
-    /// What RocksDB tells of a compaction of so many parts.
-    pub(crate) fn of(info: &CompactionJobInfo, local_parts: u32, remote_parts: u32) -> Self {
-        let stats = info.stats();
-        Self {
-            job: info.job_id(),
-            input_level: info.base_input_level(),
-            output_level: info.output_level(),
-            input_tables: info.input_file_count(),
-            input_bytes: stats.total_input_bytes(),
-            output_bytes: stats.total_output_bytes(),
-            input_records: stats.num_input_records(),
-            output_records: stats.num_output_records(),
-            seconds: stats.elapsed_micros() as f64 / 1e6,
-            cpu_seconds: stats.cpu_micros() as f64 / 1e6,
-            remote: remote_parts > 0,
-            subcompactions: local_parts + remote_parts,
-            is_manual: info.compaction_reason() == DBCompactionReason::KManualCompaction,
-            error: info.status().err().map(rust_rocksdb::Error::into_string),
-        }
-    }
-}
-
 impl EventListener for Listener {
     fn on_memtable_sealed(&self, _: &MemTableInfo) {
         contained("the end of a memtable", || {
-            if let Some(values) = &self.changes.values {
-                values.memtable_begins();
-            }
+            self.changes.memtable_sealed();
         });
     }
 
@@ -224,12 +82,12 @@ impl EventListener for Listener {
         contained("flush end", || {
             mark_flushing(false);
             self.changes.flushed(info);
-            if let Some(gate) = &self.gate {
-                gate.changed();
+            if let Some(admission) = &self.admission {
+                admission.changed();
             }
             self.duties.end_job(info.job_id());
             self.totals.flushes.fetch_add(1, Ordering::Relaxed);
-            let began = self.running.flushes.lock().remove(&info.job_id());
+            let took = self.running.end_flush(info.job_id());
             self.tell(|events| {
                 let table = info.table_properties();
                 events.flush_finished(&FlushFinished {
@@ -239,7 +97,7 @@ impl EventListener for Listener {
                         .and_then(|path| std::fs::metadata(String::from_utf8_lossy(&path).as_ref()).ok())
                         .map_or_else(|| table.data_size(), |file| file.len()),
                     entries: table.num_entries(),
-                    seconds: began.map_or(0.0, |began| began.elapsed().as_secs_f64()),
+                    seconds: took.map_or(0.0, |took| took.as_secs_f64()),
                 });
             });
         });
@@ -248,28 +106,29 @@ impl EventListener for Listener {
     fn on_compaction_begin(&self, info: &CompactionJobInfo) {
         contained("compaction begin", || {
             self.running.begin_compaction(info.job_id(), input_records(info));
-            if let Some(gate) = &self.gate {
-                gate.compaction_begins(info.job_id(), input_bytes(info));
+            if let Some(admission) = &self.admission {
+                admission.compaction_begins(info.job_id(), input_bytes(info));
             }
             let purpose = self.purpose_of(info.compaction_reason(), info.job_id());
-            self.duties.begin_job(purpose.map_or(Duty::Compaction, Purpose::duty), info.job_id());
+            self.duties.begin_job(purpose.map_or(Duty::Compaction, CompactionPurpose::duty), info.job_id());
         });
     }
 
     fn on_compaction_completed(&self, info: &CompactionJobInfo) {
         contained("compaction end", || {
-            if let Some(gate) = &self.gate {
-                gate.compaction_ended(info.job_id(), info.stats().total_output_bytes());
+            if let Some(admission) = &self.admission {
+                admission.compaction_ended(info.job_id(), info.stats().total_output_bytes());
             }
             release_on_this_thread();
             self.duties.end_job(info.job_id());
             if let Some(offload) = &self.offload {
-                offload.siblings.forget(info.job_id());
+                offload.subcompactions.forget(info.job_id());
             }
-            let parts = self.running.compactions.lock().remove(&info.job_id()).unwrap_or_default();
-            let finished = CompactionFinished::of(info, parts.local_parts, parts.remote_parts);
-            // One without parts has only moved tables.
-            self.changes.compacted(info, None, finished.remote, finished.subcompactions > 0);
+            let (local_subcompactions, remote_subcompactions) = self.running.end_compaction(info.job_id());
+            let finished = CompactionFinished::of(info, local_subcompactions, remote_subcompactions);
+            // One without subcompactions has only moved tables.
+            let rewrites = finished.subcompactions > 0;
+            self.changes.compacted(&CompactedTables { info, purpose: None, is_remote: finished.remote, rewrites });
             self.totals.compactions.fetch_add(1, Ordering::Relaxed);
             self.totals.remote_compactions.fetch_add(finished.remote.into(), Ordering::Relaxed);
             self.totals.failed_compactions.fetch_add(finished.error.is_some().into(), Ordering::Relaxed);
@@ -279,32 +138,33 @@ impl EventListener for Listener {
 
     fn on_subcompaction_begin(&self, info: &SubcompactionJobInfo) {
         contained("subcompaction begin", || {
-            mark_part(Some(info.output_level()));
+            mark_subcompaction(Some(info.output_level()));
             // Of one that was given up before, and told nobody of its end.
             take_removed();
             let purpose = self.purpose_of(info.compaction_reason(), info.job_id());
-            self.duties.begin_part(purpose.map_or(Duty::Compaction, Purpose::duty), info.job_id());
-            self.running.part_ran_here(info.job_id());
+            self.duties.begin_subcompaction(purpose.map_or(Duty::Compaction, CompactionPurpose::duty), info.job_id());
+            self.running.subcompaction_ran_here(info.job_id());
             if purpose.is_some() {
-                self.own.part_begins();
+                self.internal.subcompaction_begins();
             }
         });
     }
 
     fn on_subcompaction_completed(&self, info: &SubcompactionJobInfo) {
         contained("subcompaction end", || {
-            mark_part(None);
-            // What one that failed has removed is still there, and is removed again when it is tried again.
+            mark_subcompaction(None);
+            // What one that failed has removed is still there, and is removed again when it is
+            // tried again.
             let removed = take_removed();
             if info.status().is_ok() {
                 self.totals.expired_values.fetch_add(removed, Ordering::Relaxed);
             }
-            self.duties.end_part(info.job_id());
+            self.duties.end_subcompaction(info.job_id());
             release_on_this_thread();
-            if let (Some(job), Some(offload)) = (LOCAL_JOB.take(), &self.offload) {
+            if let (Some(job), Some(offload)) = (self.running.take_local_job(), &self.offload) {
                 let stats = info.stats();
                 let exact = info.status().is_ok() && stats.has_accurate_num_input_records();
-                let rocks_job = part_number(info.job_id(), info.subcompaction_job_id());
+                let rocks_job = job_number(info.job_id(), info.subcompaction_job_id());
                 offload.local_ended(job, rocks_job, exact.then(|| stats.num_input_records()));
             }
         });
@@ -362,4 +222,17 @@ fn during(reason: DBBackgroundErrorReason) -> &'static str {
         DBBackgroundErrorReason::KAsyncFileOpen => "table open",
         DBBackgroundErrorReason::KUnknown => "background work",
     }
+}
+
+fn input_records(info: &CompactionJobInfo) -> Option<u64> {
+    info.input_files().try_fold(0_u64, |sum, path| {
+        let table = info.table_properties_for_file(path)?;
+        Some(sum.saturating_add(table.num_entries().saturating_sub(table.num_range_deletions())))
+    })
+}
+
+/// Bytes of the input tables.
+fn input_bytes(info: &CompactionJobInfo) -> u64 {
+    let bytes = |path: &[u8]| std::fs::metadata(String::from_utf8_lossy(path).as_ref()).map_or(0, |file| file.len());
+    info.input_files().fold(0, |sum, path| sum.saturating_add(bytes(path)))
 }

@@ -1,13 +1,17 @@
 //! How much of what tables hold a reader still finds, from a few thousand keys.
 //!
-//! What is overwritten, deleted one by one or as a range, or expired takes its place in tables until a compaction has met it, and nothing in a table says
-//! so. So some stretches of keys are read as a reader would, without values, and it is asked how many bytes of tables lie there: as many as
-//! so many keys take, or many more.
+//! What is overwritten, deleted one by one or as a range, or expired takes its place in tables
+//! until a compaction has met it, and nothing in a table says so. So some stretches of keys are
+//! read as a reader would, without values, and it is asked how many bytes of tables lie there: as
+//! many as so many keys take, or many more.
 //!
-//! Error: RocksDB tells bytes in whole blocks at both ends of a stretch, a tenth of the usual stretch, and stretches are drawn over the bytes of the tables: a share
-//! of a half is off by a tenth or so. Where garbage lies in a few places of a large store only, stretches may miss it: then it is found as it grows, or by RocksDB.
+//! Error: RocksDB tells bytes in whole blocks at both ends of a stretch, a tenth of the usual
+//! stretch, and stretches are drawn over the bytes of the tables: a share of a half is off by a
+//! tenth or so. Where garbage lies in a few places of a large store only, stretches may miss it:
+//! then it is found as it grows, or by RocksDB.
 //!
-//! Bounds: [`MAX_STRETCHES`] of [`STRETCH_KEYS`] keys; [`MAX_SKIPPED`] entries that are gone are stepped over for each. What is read stays out of the block cache.
+//! Bounds: [`MAX_STRETCHES`] of [`STRETCH_KEYS`] keys; [`MAX_SKIPPED`] entries that are gone are
+//! stepped over for each. What is read stays out of the block cache.
 
 use ecotone_rocks_sys::tables::FamilyTable;
 use rust_rocksdb::{DB, ErrorKind, Range, ReadOptions};
@@ -26,7 +30,8 @@ const STRETCH_KEYS: u64 = 1000;
 /// Entries that are gone in a row: more are not stepped over.
 const MAX_SKIPPED: u64 = 100_000;
 
-/// The share, 0 to 1, of the bytes of `tables` that a reader finds; 1 where there is nothing. What `expired` takes is not found.
+/// The share, 0 to 1, of the bytes of `tables` that a reader finds; 1 where there is nothing. What
+/// `expired` takes is not found.
 pub(crate) fn live_share(
     db: &DB,
     family: DataFamily,
@@ -55,7 +60,8 @@ pub(crate) fn live_share(
     Ok(if places > 0 { sum / f64::from(places) } else { 1.0 })
 }
 
-/// Where to begin, each with the table that the place was drawn in: evenly over the bytes of all tables.
+/// Where to begin, each with the table that the place was drawn in: evenly over the bytes of all
+/// tables.
 fn places_in(tables: &[FamilyTable], bytes: u64) -> Vec<(&FamilyTable, Vec<u8>)> {
     let mut places = Vec::new();
     let mut behind = 0;
@@ -71,7 +77,8 @@ fn places_in(tables: &[FamilyTable], bytes: u64) -> Vec<(&FamilyTable, Vec<u8>)>
     places
 }
 
-/// A key that lies this share, 0 to 1, of the way from one to the other, in the order of their bytes.
+/// A key that lies this share, 0 to 1, of the way from one to the other, in the order of their
+/// bytes.
 fn key_between(from: &[u8], to: &[u8], share: f64) -> Vec<u8> {
     let common = from.iter().zip(to).take_while(|(one, other)| one == other).count();
     let number = |key: &[u8]| {
@@ -88,7 +95,8 @@ fn key_between(from: &[u8], to: &[u8], share: f64) -> Vec<u8> {
     key.max(from.to_vec())
 }
 
-/// The share that is found of what lies from one key on, at most up to the other; `None` where nothing does.
+/// The share that is found of what lies from one key on, at most up to the other; `None` where
+/// nothing does.
 fn of_stretch(
     db: &DB,
     family: DataFamily,

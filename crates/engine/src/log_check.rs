@@ -1,21 +1,27 @@
 //! A look at RocksDB's logs before RocksDB reads them: the write-ahead logs and the MANIFEST.
 //!
-//! RocksDB 11.12 takes the first record that it cannot read for the one that was being written when the machine stopped, and drops it
-//! with all that follows. In a WAL that is acknowledged writes; in a MANIFEST, where the length of a record leads beyond the file, or zeros
-//! stand where it should begin, whole tables, whose files it then removes. And it never comes back from a record whose type says that its
-//! file is a recycled one where the file is none (`db/log_reader.cc`: `ReadPhysicalRecord` returns `kBadRecord` there without going on, and
-//! `ReadRecord` asks it again, for ever).
+//! RocksDB 11.12 takes the first record that it cannot read for the one that was being written when
+//! the machine stopped, and drops it with all that follows. In a WAL that is acknowledged writes;
+//! in a MANIFEST, where the length of a record leads beyond the file, or zeros stand where it
+//! should begin, whole tables, whose files it then removes. And it never comes back from a record
+//! whose type says that its file is a recycled one where the file is none (`db/log_reader.cc`:
+//! `ReadPhysicalRecord` returns `kBadRecord` there without going on, and `ReadRecord` asks it
+//! again, for ever).
 //!
-//! So each log is [walked over](crate::log_walk), and where that ends in trouble, it is decided what that is:
+//! So each log is [walked over](crate::log_walk), and where that ends in trouble, it is decided
+//! what that is:
 //!
 //! - what no interrupted write leaves, wherever it is, is damage;
-//! - what lies before the [durable end](crate::durable_logs) of the log is damage: no crash takes that. So is a log that is shorter;
-//! - in a MANIFEST of which no durable end is known, what has a whole record behind it is damage: each is synced before the next one is written, but for
-//!   some that go together;
-//! - all else cannot be told from the torn end that a crash leaves. RocksDB drops it, and it is said how much that was.
+//! - what lies before the [durable end](crate::durable_logs) of the log is damage: no crash takes
+//!   that. So is a log that is shorter;
+//! - in a MANIFEST of which no durable end is known, what has a whole record behind it is damage:
+//!   each is synced before the next one is written, but for some that go together;
+//! - all else cannot be told from the torn end that a crash leaves. RocksDB drops it, and it is
+//!   said how much that was.
 //!
-//! Damage is refused here, with file and offset and what would be lost. A durable end may lie within a record: a sync covers what others
-//! were appending meanwhile. So a fragment that begins before it and ends behind it may be torn.
+//! Damage is refused here, with file and offset and what would be lost. A durable end may lie
+//! within a record: a sync covers what others were appending meanwhile. So a fragment that begins
+//! before it and ends behind it may be torn.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -24,7 +30,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::durable_logs::{DurableLogs, LogName};
-use crate::inspect::first_wal;
+use crate::inspect::repair::survey::first_wal;
 use crate::log_walk::{HEADER_BYTES, Records, Trouble, Walk, walk};
 use crate::{Error, Result};
 
@@ -36,13 +42,14 @@ pub(crate) struct Logs {
     has_whole_manifest: bool,
     /// WALs that cannot be read to their end, which may be due to a crash.
     pub(crate) torn: Vec<TornEnd>,
-    /// Behind the number of the last write that was seen anywhere in the WALs; 0 where there was none.
+    /// Behind the number of the last write that was seen anywhere in the WALs; 0 where there was
+    /// none.
     pub(crate) next_write: u64,
 }
 
 impl Logs {
-    /// Whether RocksDB may refuse a store that has no WAL at all. One whose creation a loss of power has cut short may have
-    /// none, and so may a copy.
+    /// Whether RocksDB may refuse a store that has no WAL at all. One whose creation a loss of
+    /// power has cut short may have none, and so may a copy.
     pub(crate) const fn may_want_a_wal(&self) -> bool {
         self.has_wal || !self.has_manifest
     }
@@ -245,7 +252,8 @@ fn damage(name: LogName, walk: &Walk, durable_bytes: u64) -> Option<Damage> {
     }
 }
 
-/// What is lost where of the log at `at`, of which so many bytes were durable, and of those behind it, nothing is kept from `record` on.
+/// What is lost where of the log at `at`, of which so many bytes were durable, and of those behind
+/// it, nothing is kept from `record` on.
 fn loss(logs: &[Walked], at: usize, record: u64, durable_bytes: u64) -> Loss {
     let Walked { name, walk, .. } = &logs[at];
     let behind = walk.trouble.as_ref().map(|trouble| trouble.behind.clone()).unwrap_or_default();

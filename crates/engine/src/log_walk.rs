@@ -1,25 +1,31 @@
-//! A walk over one of RocksDB's logs, a WAL or a MANIFEST: how far it is as a writer left it, where that ends, and what stands behind.
+//! A walk over one of RocksDB's logs, a WAL or a MANIFEST: how far it is as a writer left it, where
+//! that ends, and what stands behind.
 //!
-//! It goes over whole fragments with right checksums (the format is that of `inspect/repair/log_file.rs`), in the order that their kinds
-//! allow, and in a WAL over records whose writes follow one another by their numbers. It ends at the first place where that is not so: its
-//! trouble. Zeros up to the end of the file are none.
+//! It goes over whole fragments with right checksums (the format is that of
+//! `inspect/repair/log_file.rs`), in the order that their kinds allow, and in a WAL over records
+//! whose writes follow one another by their numbers. It ends at the first place where that is not
+//! so: its trouble. Zeros up to the end of the file are none.
 //!
 //! Of a trouble it tells whether an interrupted write can have left it at all:
 //!
 //! - a type of recycled files: our stores recycle none;
-//! - a record that is whole but for one bit, with a whole one behind it. What was being written last has nothing behind it, and
-//!   what was not synced is lost by sectors: that takes more than one bit, or the begin of the next record as well;
+//! - a record that is whole but for one bit, with a whole one behind it. What was being written
+//!   last has nothing behind it, and what was not synced is lost by sectors: that takes more than
+//!   one bit, or the begin of the next record as well;
 //! - a length that leads beyond the file and is one bit away from one with which the checksum fits.
 //!
-//! What is behind is counted, not used: whole records in the block of the trouble, wherever they begin, and in later blocks from their begin on.
+//! What is behind is counted, not used: whole records in the block of the trouble, wherever they
+//! begin, and in later blocks from their begin on.
 //!
-//! Bounds: the file is read once, block by block; only in the block of the trouble each byte is tried for the begin of a record.
+//! Bounds: the file is read once, block by block; only in the block of the trouble each byte is
+//! tried for the begin of a record.
 
 use std::io::{self, Read};
 use std::ops::Range;
 
+use ecotone_valuelog::record::flipped_bit;
+
 use crate::batch_records::{BATCH_HEADER_BYTES, sequences};
-use crate::flipped_bit::flipped_bit;
 
 pub(crate) const BLOCK_BYTES: usize = 32 * 1024;
 pub(crate) const HEADER_BYTES: usize = 7;
@@ -159,7 +165,8 @@ impl<R: Read> Blocks<R> {
         Ok(self.begin + self.block.len() as u64)
     }
 
-    /// Whether nothing but zeros stands from `at` in the block on to the end of the file. If not, the block is one that has something else.
+    /// Whether nothing but zeros stands from `at` in the block on to the end of the file. If not,
+    /// the block is one that has something else.
     fn is_zero_from(&mut self, at: usize) -> io::Result<bool> {
         let mut is_zero = self.block[at..].iter().all(|byte| *byte == 0);
         while is_zero && self.advance()? {
@@ -262,7 +269,8 @@ impl<R: Read> Walker<R> {
         })
     }
 
-    /// Where a fragment with this header would end, if it can be the next one. One that is followed by another of its record fills its block.
+    /// Where a fragment with this header would end, if it can be the next one. One that is followed
+    /// by another of its record fills its block.
     fn possible_end(&self, header: &Header, at: usize) -> Option<u64> {
         let end = at + header.end();
         let is_next = match header.kind {
@@ -333,7 +341,8 @@ impl<R: Read> Walker<R> {
         Ok(())
     }
 
-    /// Counts the whole records that begin in the block from `at` on: one behind the other, or `anywhere`.
+    /// Counts the whole records that begin in the block from `at` on: one behind the other, or
+    /// `anywhere`.
     fn count(&self, mut at: usize, anywhere: bool, behind: &mut Behind) {
         let block = &self.blocks.block;
         while let Some(header) = block.get(at..).and_then(|rest| rest.first_chunk::<HEADER_BYTES>()) {
@@ -408,7 +417,8 @@ impl Header {
     }
 }
 
-/// RocksDB stores checksums rotated and shifted (`util/crc32c.h`), so that one over bytes with checksums in them is as good.
+/// RocksDB stores checksums rotated and shifted (`util/crc32c.h`), so that one over bytes with
+/// checksums in them is as good.
 pub(crate) fn unmasked(stored: u32) -> u32 {
     stored.wrapping_sub(0xA282_EAD8).rotate_left(15)
 }

@@ -1,9 +1,9 @@
 //! One limit of memory for block cache and memtables, shared by all stores of a process.
 //!
-//! The block cache has the limit as its capacity. Memtables are charged to it by RocksDB's write buffer manager with
-//! dummy entries, so that a byte used by a memtable is a byte less for blocks. The limit is soft: blocks that are in use
-//! and memtables that wait for a flush can exceed it for a while; writers are never stopped for it, memtables are
-//! flushed earlier instead.
+//! The block cache has the limit as its capacity. Memtables are charged to it by RocksDB's write
+//! buffer manager with dummy entries, so that a byte used by a memtable is a byte less for blocks.
+//! The limit is soft: blocks that are in use and memtables that wait for a flush can exceed it for
+//! a while; writers are never stopped for it, memtables are flushed earlier instead.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,23 +21,24 @@ const MEMTABLE_SHARE: u64 = 2;
 /// A limit of memory. Clones share it.
 #[derive(Clone)]
 pub struct MemoryLimit {
-    shared: Arc<Shared>,
+    shared: Arc<SharedLimit>,
 }
 
-struct Shared {
+struct SharedLimit {
     limit_bytes: u64,
     cache: Cache,
     memtables: WriteBufferManager,
 }
 
 impl MemoryLimit {
-    /// A limit of `limit_bytes` for block cache and memtables together. Half of it may be memtables.
+    /// A limit of `limit_bytes` for block cache and memtables together. Half of it may be
+    /// memtables.
     pub fn new(limit_bytes: u64) -> Self {
         let capacity = usize::try_from(limit_bytes).unwrap_or(usize::MAX);
         let memtable_bytes = usize::try_from(limit_bytes / MEMTABLE_SHARE).unwrap_or(usize::MAX);
         let cache = Cache::new_lru_cache(capacity);
         let memtables = WriteBufferManager::new_write_buffer_manager_with_cache(memtable_bytes, false, cache.clone());
-        Self { shared: Arc::new(Shared { limit_bytes, cache, memtables }) }
+        Self { shared: Arc::new(SharedLimit { limit_bytes, cache, memtables }) }
     }
 
     /// The limit, in bytes.

@@ -1,7 +1,9 @@
-//! What a disk, a network or an adversary makes of well-formed bytes, for the tests of everything that decodes.
+//! What a disk, a network or an adversary makes of well-formed bytes, for the tests of everything
+//! that decodes.
 //!
-//! Each decoder must take any bytes without a panic, and must refuse what its encoder cannot have written. The tests are seeded and
-//! short; `ECOTONE_FUZZ_SECONDS` makes each of them go on with further seeds.
+//! Each decoder must take any bytes without a panic, and must refuse what its encoder cannot have
+//! written. The tests are seeded and short; `ECOTONE_FUZZ_SECONDS` makes each of them go on with
+//! further seeds.
 
 #[path = "../tests/common/random.rs"]
 mod random;

@@ -3,36 +3,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ecotone_policy::duty::DutyObserver;
-use ecotone_policy::relocation::RelocationParameters;
+use ecotone_policy::dedup::DedupThreshold;
+use ecotone_policy::gc::GcParameters;
 use ecotone_rocks_sys::filesystem::FileSystemHooks;
+use ecotone_types::DutyObserver;
 
 use crate::choices::{Compression, Durability, MemtableOrder};
+use crate::dedup::{DedupMode, ExtensionThreshold, SEPARATED_THRESHOLD};
 use crate::offload::slots::LocalSlots;
 use crate::{CompactionOffload, DedupOptions, Error, MemoryLimit, Result, SpaceLimits, StoreEvents};
 
-/// The longest key, in bytes. RocksDB keeps keys whole in its indexes, so long keys cost memory.
-pub const MAX_KEY_BYTES: usize = 64 * 1024;
-
-/// The longest value, in bytes: the limit of the Redis protocol.
-pub const MAX_VALUE_BYTES: usize = 512 * 1024 * 1024;
-
-/// The largest batch, in bytes of keys, values and a few bytes for each: below the 4 GiB that RocksDB can frame.
+/// The largest batch, in bytes of keys, values and a few bytes for each: below the 4 GiB that
+/// RocksDB can frame.
 pub const MAX_BATCH_BYTES: usize = 1024 * 1024 * 1024;
-
-/// What may be in the directory, and what may be done there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OpenMode {
-    /// Create a store; an error where one exists.
-    Create,
-    /// Open the store, or create it where there is none.
-    CreateOrOpen,
-    /// Open the store; an error where there is none.
-    Open,
-    /// Open the store as it is now, without lock and without writing. Data that another process writes later is not
-    /// seen, and tables it removes may be missed: meant for a store that nobody writes.
-    ReadOnly,
-}
 
 /// The fewest tables that may be held open: RocksDB takes a part of them for itself.
 pub const MIN_OPEN_FILES: u32 = 16;
@@ -40,28 +23,31 @@ pub const MIN_OPEN_FILES: u32 = 16;
 /// The shortest segment, and the longest: a pointer's offset has 32 bits.
 pub(crate) const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4 * KIB..=2 * GIB;
 
-/// The least length of a value that `ecotone serve` and `ecotone bench` keep apart from its key, in bytes. [`StoreOptions::default`]
-/// keeps none apart: a caller of the library says what it wants.
+/// The least length of a value that `ecotone serve` and `ecotone bench` separate from its key, in
+/// bytes. [`StoreOptions::default`] separates none: a caller of the library says what it wants.
 ///
-/// A longer value is dearer to rewrite with each compaction than to write once and to reach through a pointer; a shorter one is
-/// not. Why they meet about here: see `docs/space.md#threshold`.
+/// A longer value is costlier to rewrite with each compaction than to write once and to reach
+/// through a pointer; a shorter one is not. Why they meet about here: see
+/// `docs/space.md#threshold`.
 pub const DEFAULT_SEPARATION_BYTES: u32 = 128;
 
-/// After how long a table that nothing compacts is rewritten for the values that have expired in it: 30 days, in seconds. That costs a
-/// thirtieth of the tables' bytes a day on average, little beside what writing them took, and is what RocksDB takes by itself. It is not spread
-/// over the days: tables that were written together come due together, and so do all that are older when the store is opened.
-pub const EXPIRED_SWEEP_SECONDS: u64 = 30 * 24 * 60 * 60;
+/// After how long a table that nothing compacts is rewritten for the values that have expired in
+/// it: 30 days, in seconds. That costs a thirtieth of the tables' bytes a day on average, little
+/// beside what writing them took, and is what RocksDB takes by itself. It is not spread over the
+/// days: tables that were written together come due together, and so do all that are older when the
+/// store is opened.
+pub const EXPIRED_COMPACTION_SECONDS: u64 = 30 * 24 * 60 * 60;
 
 /// Ten years: what is asked for beyond is a mistake of units.
-const MAX_EXPIRED_SWEEP_SECONDS: u64 = 10 * 365 * 24 * 60 * 60;
+const MAX_EXPIRED_COMPACTION_SECONDS: u64 = 10 * 365 * 24 * 60 * 60;
 
 /// Which values go to the value log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Separation {
     /// Values of at least this many bytes; shorter ones stay with their keys. At least 1.
     pub min_bytes: u32,
-    /// A segment is ended before it would grow beyond this; 4 KiB to 2 GiB. While there are few values it is ended earlier, at one
-    /// part in 64 of all and 4 MiB at least.
+    /// A segment is ended before it would grow beyond this; 4 KiB to 2 GiB. While there are few
+    /// values it is ended earlier, at one part in 64 of all and 4 MiB at least.
     pub segment_bytes: u64,
 }
 
@@ -77,10 +63,11 @@ impl Separation {
 pub struct WriteOptions {
     /// The durability of this write; `None` is the store's default.
     pub durability: Option<Durability>,
-    /// Never waits until compactions have made room for it: it fails with [`Error::WouldWait`](crate::Error::WouldWait) instead.
+    /// Never waits until compactions have made room for it: it fails with
+    /// [`Error::WouldBlock`](crate::Error::WouldBlock) instead.
     pub no_wait: bool,
-    /// A batch that leaves less behind than it found though it sets keys, such as a list without its last element. Where there is no
-    /// room for other writes it goes where deletions go.
+    /// A batch that leaves less behind than it found though it sets keys, such as a list without
+    /// its last element. Where there is no room for other writes it goes where deletions go.
     pub frees: bool,
 }
 
@@ -91,21 +78,24 @@ impl WriteOptions {
     }
 }
 
-/// What a store is opened with. [`Default`] is sound for a small server; [`Store::open`](crate::Store::open) refuses
-/// impossible values and names the field.
+/// What a store is opened with. [`Default`] is sound for a small server;
+/// [`Store::open`](crate::Store::open) refuses impossible values and names the field.
 #[derive(Clone)]
 pub struct StoreOptions {
     /// The durability of writes that do not say.
     pub durability: Durability,
-    /// The process-wide limit of memory for block cache and memtables; clones of one limit share it. `None`: a block
-    /// cache of 64 MiB of the store's own, and memtables of `memtable_bytes` times `memtable_count` beside it.
+    /// The process-wide limit of memory for block cache and memtables; clones of one limit share
+    /// it. `None`: a block cache of 64 MiB of the store's own, and memtables of `memtable_bytes`
+    /// times `memtable_count` beside it.
     pub memory: Option<MemoryLimit>,
-    /// Bytes of rows that are kept in memory by their keys, beside `memory`: short values, and the places of those kept apart,
-    /// with the value itself where that is no longer than 2 KiB and was read since the key came here. A lookup that finds one does not go to RocksDB. 0 is none, and so is `None`,
-    /// which leaves it to the layer above.
+    /// Bytes of rows that are kept in memory by their keys, beside `memory`: short values, and the
+    /// places of those separated, with the value itself where that is no longer than 2 KiB and was
+    /// read since the key came here. A lookup that finds one does not go to RocksDB. 0 is none, and
+    /// so is `None`, which leaves it to the layer above.
     pub row_cache_bytes: Option<u64>,
-    /// Bytes of the store's files that the kernel is expected to keep in memory. Where values kept apart take four times as much, lookups that must
-    /// not wait read those of up to 2 KiB past the kernel's cache. `None`: it keeps all.
+    /// Bytes of the store's files that the kernel is expected to keep in memory. Where values
+    /// separated take four times as much, lookups that must not wait read those of up to 2 KiB past
+    /// the kernel's cache. `None`: it keeps all.
     pub page_cache_bytes: Option<u64>,
     /// Size of a memtable before it is flushed, in bytes; at least 64 KiB.
     pub memtable_bytes: u64,
@@ -115,7 +105,8 @@ pub struct StoreOptions {
     pub memtable_order: MemtableOrder,
     /// L0 tables that start a compaction; at least 1.
     pub l0_compaction_trigger: u32,
-    /// L0 tables that slow writers down: the stall threshold (WST). At least `l0_compaction_trigger`.
+    /// L0 tables that slow writers down: the stall threshold (WST). At least
+    /// `l0_compaction_trigger`.
     pub l0_slowdown_trigger: u32,
     /// L0 tables that stop writers. At least `l0_slowdown_trigger`.
     pub l0_stop_trigger: u32,
@@ -123,8 +114,8 @@ pub struct StoreOptions {
     pub level_base_bytes: u64,
     /// Growth of the target size from level to level; at least 2.
     pub level_multiplier: u32,
-    /// Whether target sizes are counted from the last level upwards, so that little data stands twice; otherwise from the
-    /// first level downwards, as RocksDB did by default before 8.4.
+    /// Whether target sizes are counted from the last level upwards, so that little data stands
+    /// twice; otherwise from the first level downwards, as RocksDB did by default before 8.4.
     pub dynamic_levels: bool,
     /// Size of a table, in bytes; at least 64 KiB.
     pub target_file_bytes: u64,
@@ -134,10 +125,11 @@ pub struct StoreOptions {
     pub pending_stop_bytes: u64,
     /// Parts into which one L0 or manual compaction is split, each with a thread; at least 1.
     pub max_subcompactions: u32,
-    /// Threads that flush; at least 1. The pools are the process's: the largest wish of any store holds.
+    /// Threads that flush; at least 1. The pools are the process's: the largest wish of any store
+    /// holds.
     pub background_flushes: u32,
-    /// Compactions at a time; at least 1. Each one that waits for a worker takes one, so a store that offloads needs more
-    /// than it has cores.
+    /// Compactions at a time; at least 1. Each one that waits for a worker takes one, so a store
+    /// that offloads needs more than it has cores.
     pub background_compactions: u32,
     /// Compression of all levels.
     pub compression: Compression,
@@ -145,44 +137,54 @@ pub struct StoreOptions {
     pub bloom_bits_per_key: u32,
     /// Size of a data block before compression, in bytes; 1 KiB to 1 MiB.
     pub block_bytes: u64,
-    /// Tables held open, and beside them no more segments than that; at least 16. `None`: all tables, and 256 segments.
+    /// Tables held open, and beside them no more segments than that; at least 16. `None`: all
+    /// tables, and 256 segments.
     pub max_open_files: Option<u32>,
-    /// Bytes of write-ahead logs beyond which memtables are flushed, so that logs can be removed; 0 leaves it to RocksDB.
+    /// Bytes of write-ahead logs beyond which memtables are flushed, so that logs can be removed; 0
+    /// leaves it to RocksDB.
     pub max_wal_bytes: u64,
-    /// Bytes of a table or WAL after which the kernel is asked to begin writing them back; 0 leaves it to the kernel.
+    /// Bytes of a table or WAL after which the kernel is asked to begin writing them back; 0 leaves
+    /// it to the kernel.
     pub bytes_per_sync: u64,
     /// Bytes that a compaction reads ahead; 0 is RocksDB's default.
     pub compaction_readahead_bytes: u64,
-    /// Which values are kept apart from their keys, in the value log. `None`: none, from now on. Values that are there
-    /// already can be read whatever this says.
+    /// Which values are separated from their keys, in the value log. `None`: none, from now on.
+    /// Values that are there already can be read whatever this says.
     pub separation: Option<Separation>,
     /// How much space the store may take.
     pub space: SpaceLimits,
     /// How duplicates are counted, and when compactions are extended to where they are.
     pub dedup: DedupOptions,
     /// When values are relocated.
-    pub relocation: RelocationParameters,
-    /// Whether compactions remove values whose expiry has passed, whether they are kept apart or not. Only for a layer above that takes such
-    /// values for gone. Compactions that run on a worker remove none.
+    pub gc: GcParameters,
+    /// Whether compactions remove values whose expiry has passed, whether they are separated or
+    /// not. Only for a layer above that takes such values for gone. Compactions that run on a
+    /// worker remove none.
     pub reclaim_expired: bool,
-    /// Age of a table, in seconds, at which it is rewritten where `reclaim_expired` is set, so that what has expired in it goes though nothing
-    /// else compacts it; 10 years at most, 0 is never. Such a compaction always runs here. While writes are refused for want of space, tables
-    /// in which something has expired are rewritten whatever their age. Default [`EXPIRED_SWEEP_SECONDS`].
-    pub expired_sweep_seconds: u64,
-    /// Whether garbage is freed while nobody writes, also where little more would be needed for it to be freed by itself later: for stores whose
-    /// space counts. A store that takes less than 1.4 times what lives in it, or no more than 32 MiB, is left alone.
+    /// Age of a table, in seconds, at which it is rewritten where `reclaim_expired` is set, so that
+    /// what has expired in it goes though nothing else compacts it; 10 years at most, 0 is never.
+    /// Such a compaction always runs here. While writes are refused for want of space, tables in
+    /// which something has expired are rewritten whatever their age. Default
+    /// [`EXPIRED_COMPACTION_SECONDS`].
+    pub expired_compaction_seconds: u64,
+    /// Whether garbage is freed while nobody writes, also where little more would be needed for it
+    /// to be freed by itself later: for stores whose space counts. A store that takes less than 1.4
+    /// times what lives in it, or no more than 32 MiB, is left alone.
     pub reclaim_idle: bool,
-    /// Bytes of segments that may be mapped into memory while values are relocated out of them, in which a copy takes less processor time.
-    /// These pages count as resident, though the kernel can take them back. Default 512 MiB, 0 is none.
+    /// Bytes of segments that may be mapped into memory while values are relocated out of them, in
+    /// which a copy takes less processor time. These pages count as resident, though the kernel can
+    /// take them back. Default 512 MiB, 0 is none.
     pub mapped_bytes: u64,
-    /// Bytes of segments that may be mapped into memory for users' reads, which take less than half the processor time there. Beyond it,
-    /// values are read by calls. These pages count as resident, though the kernel can take them back. Default 256 MiB, 0 is none.
+    /// Bytes of segments that may be mapped into memory for users' reads, which take less than half
+    /// the processor time there. Beyond it, values are read by calls. These pages count as
+    /// resident, though the kernel can take them back. Default 256 MiB, 0 is none.
     pub mapped_read_bytes: u64,
     /// Hooks under RocksDB's file system.
     pub hooks: Option<FileSystemHooks>,
     /// Runs compactions elsewhere. `None`: all are local.
     pub offload: Option<Arc<dyn CompactionOffload>>,
-    /// Bounds the compactions that come back from `offload` to be run here after all. `None`: two at a time.
+    /// Bounds the compactions that come back from `offload` to be run here after all. `None`: two
+    /// at a time.
     pub local_slots: Option<Arc<LocalSlots>>,
     /// Is told when a thread of RocksDB takes up and ends a flush or a compaction.
     pub duties: Option<Arc<dyn DutyObserver>>,
@@ -226,9 +228,9 @@ impl Default for StoreOptions {
             separation: None,
             space: SpaceLimits::default(),
             dedup: DedupOptions::default(),
-            relocation: RelocationParameters::default(),
+            gc: GcParameters::default(),
             reclaim_expired: false,
-            expired_sweep_seconds: EXPIRED_SWEEP_SECONDS,
+            expired_compaction_seconds: EXPIRED_COMPACTION_SECONDS,
             reclaim_idle: false,
             mapped_bytes: 512 * MIB,
             mapped_read_bytes: 256 * MIB,
@@ -263,8 +265,9 @@ impl fmt::Debug for StoreOptions {
 }
 
 impl StoreOptions {
-    /// Into how many parts RocksDB is to divide its cache of tables, as a power of two, where tables are held to a number; its own are 64. Each part rounds up, so that a
-    /// sixteenth more are open at most.
+    /// Into how many parts RocksDB is to divide its cache of tables, as a power of two, where
+    /// tables are held to a number; its own are 64. Each part rounds up, so that a sixteenth more
+    /// are open at most.
     pub fn table_cache_shard_bits(&self) -> Option<i32> {
         self.max_open_files.map(|files| (files / MIN_OPEN_FILES).max(1).ilog2().min(6) as i32)
     }
@@ -323,8 +326,8 @@ impl StoreOptions {
                 "1 is too few with a dedup.threshold: RocksDB would compact nothing else while duplicates are merged";
             return Err(Error::invalid("background_compactions", problem));
         }
-        at_most("expired_sweep_seconds", self.expired_sweep_seconds, MAX_EXPIRED_SWEEP_SECONDS)?;
-        self.relocation.validate().map_err(|error| Error::invalid("relocation", error.to_string()))?;
+        at_most("expired_compaction_seconds", self.expired_compaction_seconds, MAX_EXPIRED_COMPACTION_SECONDS)?;
+        self.gc.validate().map_err(|error| Error::invalid("gc", error.to_string()))?;
         if let Some(memory) = &self.memory {
             memory.validate()?;
         }
@@ -351,6 +354,29 @@ fn ordered(field: &'static str, value: u32, below: &'static str, least: u32) -> 
         return Err(Error::invalid(field, format!("{value} is below {below} = {least}")));
     }
     Ok(())
+}
+
+impl StoreOptions {
+    /// Up to which ratio compactions are extended, if at all. By itself only where new values are
+    /// separated, `background_compactions` is 2 or more and the mode is not one that counts nothing
+    /// or that is for measurements.
+    pub fn dedup_threshold(&self) -> Option<DedupThreshold> {
+        let suits_mode = matches!(self.dedup.mode, None | Some(DedupMode::Sample | DedupMode::Filter));
+        match self.dedup.threshold {
+            ExtensionThreshold::Off => None,
+            ExtensionThreshold::At(threshold) => Some(threshold),
+            ExtensionThreshold::Auto if self.separation.is_some() && self.background_compactions >= 2 && suits_mode => {
+                SEPARATED_THRESHOLD.try_into().ok()
+            }
+            ExtensionThreshold::Auto => None,
+        }
+    }
+
+    /// How duplicates are counted.
+    pub fn dedup_mode(&self) -> DedupMode {
+        let by_threshold = if self.dedup_threshold().is_some() { DedupMode::Sample } else { DedupMode::Off };
+        self.dedup.mode.unwrap_or(by_threshold)
+    }
 }
 
 #[cfg(test)]
@@ -411,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn compactions_are_extended_by_themselves_only_where_values_are_apart_and_another_one_can_run() {
+    fn compactions_are_extended_by_themselves_only_where_values_are_separated_and_another_one_can_run() {
         let threshold = |separated: bool, set: fn(&mut StoreOptions)| {
             let mut options =
                 if separated { StoreOptions::default().with_separation(128) } else { StoreOptions::default() };

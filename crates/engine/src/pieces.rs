@@ -1,11 +1,15 @@
 //! A compaction of many tables, piece by piece.
 //!
-//! RocksDB compacts a range of keys level by level, however many tables that takes, and nobody can stop it halfway. So the order of keys is cut where tables of the
-//! last level end, and one piece is compacted after the other: whoever waits hears how far it is, may change his mind, and other work has its turn.
+//! RocksDB compacts a range of keys level by level, however many tables that takes, and nobody can
+//! stop it halfway. So the order of keys is cut where tables of the last level end, and one piece
+//! is compacted after the other: whoever waits hears how far it is, may change his mind, and other
+//! work has its turn.
 //!
-//! Invariant: pieces follow one another without a gap, from before the first key to behind the last.
+//! Invariant: pieces follow one another without a gap, from before the first key to behind the
+//! last.
 //!
-//! Threads: any. A piece waits for its [turn](crate::own_compactions) among the compactions of our own.
+//! Threads: any. A piece waits for its [permit](crate::compaction::internal) among the internal
+//! compactions.
 
 use std::cmp::Ordering;
 
@@ -33,7 +37,8 @@ pub(crate) fn last_level(tables: &[FamilyTable]) -> u32 {
     tables.iter().map(|table| table.level).max().unwrap_or(0)
 }
 
-/// Whether a table lies where a compaction would bring it down: above the last level, or in level 0.
+/// Whether a table lies where a compaction would bring it down: above the last level, or in level
+/// 0.
 pub(crate) fn is_above(table: &FamilyTable, last_level: u32) -> bool {
     table.level < last_level || table.level == 0
 }
@@ -66,7 +71,8 @@ impl Piece {
         !ends_before && !begins_behind
     }
 
-    /// Brings its keys to the last level, and waits for it. `rewrites_last`: tables that lie there already are rewritten as well. RocksDB's C API does not return the outcome.
+    /// Brings its keys to the last level, and waits for it. `rewrites_last`: tables that lie there
+    /// already are rewritten as well. RocksDB's C API does not return the outcome.
     pub(crate) fn compact(&self, db: &DB, family: DataFamily, rewrites_last: bool) {
         let mut options = CompactOptions::default();
         options.set_exclusive_manual_compaction(false);

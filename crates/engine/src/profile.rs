@@ -55,13 +55,14 @@ impl FromStr for Profile {
     }
 }
 
-/// The largest sizes of a store that keeps values apart. Memtables and tables hold keys and pointers then, so a half and a sixteenth of their
-/// usual sizes are many more values. What a memtable replaces can be reclaimed once it is flushed, so it is flushed before it is full where that
-/// is much of the store (`values::wake`); a table is relocated in one step.
+/// The largest sizes of a store that separates values. Memtables and tables hold keys and pointers
+/// then, so a half and a sixteenth of their usual sizes are many more values. What a memtable
+/// replaces can be reclaimed once it is flushed, so it is flushed before it is full where that is
+/// much of the store (`gc::notifier`); a table is relocated in one step.
 const SEPARATED_MEMTABLE_BYTES: u64 = 32 * MIB;
 const SEPARATED_TABLE_BYTES: u64 = 4 * MIB;
-/// One fills, one is written out, one waits: small ones are full in less time than a busy machine may take to begin a flush. With four
-/// RocksDB would slow writers where it stops them with three.
+/// One fills, one is written out, one waits: small ones are full in less time than a busy machine
+/// may take to begin a flush. With four RocksDB would slow writers where it stops them with three.
 const SEPARATED_MEMTABLE_COUNT: u32 = 3;
 
 impl StoreOptions {
@@ -70,11 +71,13 @@ impl StoreOptions {
         Self::default().with_separation(min_bytes)
     }
 
-    /// The same, and values of at least `min_bytes` are kept apart: memtables and tables are cut to 32 and 4 MiB where they are larger, and of
-    /// smaller memtables there are at least 3. Of [`small_device`](Self::small_device) only the tables are cut. The first level is as large as
-    /// it is where values lie beside their keys, which is many more keys: as long as they fit into it there is one level only, where every compaction
-    /// of level 0 meets all that it overwrites. In two, the upper one would hide values from relocation, and as long as level 0 brings a tenth of all
-    /// keys at a time would cost more writing than it saves.
+    /// The same, and values of at least `min_bytes` are separated: memtables and tables are cut to
+    /// 32 and 4 MiB where they are larger, and of smaller memtables there are at least 3. Of
+    /// [`small_device`](Self::small_device) only the tables are cut. The first level is as large as
+    /// it is where values lie beside their keys, which is many more keys: as long as they fit into
+    /// it there is one level only, where every compaction of level 0 meets all that it overwrites.
+    /// In two, the upper one would shadow values from garbage collection, and as long as level 0
+    /// brings a tenth of all keys at a time would cost more writing than it saves.
     pub fn with_separation(self, min_bytes: u32) -> Self {
         let segment_bytes =
             self.separation.map_or(Separation::from_bytes(min_bytes).segment_bytes, |it| it.segment_bytes);
@@ -91,20 +94,24 @@ impl StoreOptions {
         }
     }
 
-    /// For a device with little memory, such as a gateway with 512 MiB that has other work to do: the process stays below 128 MiB
-    /// resident under load, with values apart ([`with_separation`](Self::with_separation)) or not. It costs
-    /// throughput: see `docs/space.md`.
+    /// For a device with little memory, such as a gateway with 512 MiB that has other work to do:
+    /// the process stays below 128 MiB resident under load, with separated values
+    /// ([`with_separation`](Self::with_separation)) or not. It costs throughput: see
+    /// `docs/space.md`.
     ///
-    /// - `memory`: 32 MiB for block cache and memtables, indexes and filters included; a limit of its own, so clone the options
-    ///   where several stores are to share it.
-    /// - `memtable_bytes`, `memtable_count`: 3 times 4 MiB, so that one can fill and one wait while one is written out. They are
-    ///   within the limit.
+    /// - `memory`: 32 MiB for block cache and memtables, indexes and filters included; a limit of
+    ///   its own, so clone the options where several stores are to share it.
+    /// - `memtable_bytes`, `memtable_count`: 3 times 4 MiB, so that one can fill and one wait while
+    ///   one is written out. They are within the limit.
     /// - `level_base_bytes`: 16 MiB, four memtables, as by default.
-    /// - `target_file_bytes`: 8 MiB. A table's filter is one block of the cache, which must have room for many: 10 bits for each
-    ///   of some 200,000 keys with pointers are 250 KiB. Smaller tables would be too many to hold open.
-    /// - `background_flushes`, `background_compactions`, `max_subcompactions`: 1, 2 and 1. Each compaction holds buffers of a few MiB;
-    ///   with one alone a long one would hold up those of level 0, and writers with them.
-    /// - `max_open_files`: 256 tables and as many segments, half of what a process may usually open.
+    /// - `target_file_bytes`: 8 MiB. A table's filter is one block of the cache, which must have
+    ///   room for many: 10 bits for each of some 200,000 keys with pointers are 250 KiB. Smaller
+    ///   tables would be too many to hold open.
+    /// - `background_flushes`, `background_compactions`, `max_subcompactions`: 1, 2 and 1. Each
+    ///   compaction holds buffers of a few MiB; with one alone a long one would hold up those of
+    ///   level 0, and writers with them.
+    /// - `max_open_files`: 256 tables and as many segments, half of what a process may usually
+    ///   open.
     /// - `compaction_readahead_bytes`: 256 KiB for each input of a compaction instead of 2 MiB.
     /// - `max_wal_bytes`: 32 MiB of write-ahead logs: what is to be replayed after a crash.
     /// - `mapped_bytes`, `mapped_read_bytes`: 0, since mapped pages count as resident.
@@ -135,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_profile_is_valid_with_values_apart_and_without() {
+    fn each_profile_is_valid_with_values_separated_and_without() {
         for profile in Profile::ALL {
             assert_eq!(profile.name().parse::<Profile>().unwrap(), profile);
             profile.options().validate().unwrap();
@@ -145,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn values_apart_make_large_sizes_small_and_leave_small_ones() {
+    fn values_separated_make_large_sizes_small_and_leave_small_ones() {
         assert_eq!(StoreOptions::separated(128).memtable_count, 3);
         let many = StoreOptions { memtable_count: 5, ..StoreOptions::default() };
         assert_eq!(many.with_separation(128).memtable_count, 5);

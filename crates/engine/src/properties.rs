@@ -3,12 +3,12 @@
 use rust_rocksdb::statistics::Ticker;
 use rust_rocksdb::{ColumnFamilyMetaDataOptions, DB, Options, properties};
 
+use crate::compaction::jobs::Totals;
 use crate::family::DataFamily;
-use crate::limits::gate::Gate;
-use crate::listener::Totals;
 use crate::row_cache::RowCache;
+use crate::space::admission::AdmissionControl;
 use crate::stall::StallClock;
-use crate::{Result, StallCondition};
+use crate::{DedupProperties, Result, StallCondition};
 
 /// One level of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -19,15 +19,17 @@ pub struct LevelProperties {
     pub bytes: u64,
 }
 
-/// The state of a store. Reading it costs a dozen property lookups, some of them under RocksDB's mutex, and a microsecond or
-/// two for each table: once a second is cheap, once an operation is not.
+/// The state of a store. Reading it costs a dozen property lookups, some of them under RocksDB's
+/// mutex, and a microsecond or two for each table: once a second is cheap, once an operation is
+/// not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreProperties {
     /// Tables in L0.
     pub l0_tables: u64,
     /// The levels, L0 first, down to the last that has tables.
     pub levels: Vec<LevelProperties>,
-    /// RocksDB's estimate of the bytes that compactions must rewrite until every level is within its target.
+    /// RocksDB's estimate of the bytes that compactions must rewrite until every level is within
+    /// its target.
     pub pending_compaction_bytes: u64,
     /// Bytes of all memtables.
     pub memtable_bytes: u64,
@@ -47,7 +49,8 @@ pub struct StoreProperties {
     pub delayed_write_rate_bytes_per_s: u64,
     /// RocksDB's estimate of the bytes of live data.
     pub live_data_bytes_estimate: u64,
-    /// RocksDB's estimate of the number of keys: what was put less what was deleted. Where a key lies in several tables or memtables, each counts.
+    /// RocksDB's estimate of the number of keys: what was put less what was deleted. Where a key
+    /// lies in several tables or memtables, each counts.
     pub keys_estimate: u64,
     /// Entries of all memtables, deletions included.
     pub memtable_entries: u64,
@@ -64,11 +67,13 @@ pub struct StoreProperties {
 }
 
 impl StoreProperties {
-    /// Keys, about, where `table_entries` are in the tables and newer ones in other tables hide so many of them. What memtables hide nobody knows.
-    pub fn keys_about(&self, table_entries: u64, hidden_entries: u64) -> u64 {
-        // Puts and deletions together, and puts less deletions: the mean is the puts, of which those are hidden that were deleted as well.
+    /// Keys, about, where `table_entries` are in the tables and newer ones in other tables shadow
+    /// so many of them. What memtables shadow nobody knows.
+    pub fn keys_about(&self, table_entries: u64, shadowed_entries: u64) -> u64 {
+        // Puts and deletions together, and puts less deletions: the mean is the puts, of which
+        // those are shadowed that were deleted as well.
         let entries = (table_entries + self.memtable_entries).max(self.keys_estimate);
-        ((entries + self.keys_estimate) / 2).saturating_sub(hidden_entries)
+        ((entries + self.keys_estimate) / 2).saturating_sub(shadowed_entries)
     }
 
     /// Tables in all levels.
@@ -119,9 +124,10 @@ pub struct Counters {
     pub keys_written: u64,
     /// Batches written, those of one key included: each is a record of the WAL.
     pub batches_written: u64,
-    /// Bytes written to the tree: keys and values with a few bytes of framing for each, and of values kept apart their pointers.
+    /// Bytes written to the tree: keys and values with a few bytes of framing for each, and of
+    /// values separated their pointers.
     pub bytes_written: u64,
-    /// Bytes of the values that were written apart from their keys instead.
+    /// Bytes of the values that were separated from their keys instead.
     pub separated_bytes: u64,
     /// Keys looked up, one at a time or many at once.
     pub keys_read: u64,
@@ -161,11 +167,13 @@ pub struct Counters {
     pub refused_writes: u64,
     /// How often the store stopped taking writes for that.
     pub times_out_of_space: u64,
-    /// Compactions that were put off because they would not have fitted; one that is tried again counts again.
-    pub compactions_put_off: u64,
+    /// Compactions that were deferred because they would not have fitted; one that is tried again
+    /// counts again.
+    pub compactions_deferred: u64,
     /// Values that compactions here removed because their time was over.
     pub expired_values: u64,
-    /// Entries that scans stepped over because they were gone: deletions, what these hide, and older versions.
+    /// Entries that scans stepped over because they were gone: deletions, what these shadow, and
+    /// older versions.
     pub skipped_entries: u64,
     /// Flushes and compactions of ranges that were made because scans stepped over so many.
     pub range_cleanups: u64,
@@ -185,13 +193,19 @@ impl Counters {
         self.delayed_us + self.stopped_us
     }
 
-    /// Bytes of keys and values that users of the store wrote, with a few bytes for each: what write amplification is counted by.
+    /// Bytes of keys and values that users of the store wrote, with a few bytes for each: what
+    /// write amplification is counted by.
     pub fn user_bytes(&self) -> u64 {
         self.bytes_written + self.separated_bytes
     }
 
     /// All but what the value log, scans and the row cache count.
-    pub(crate) fn read(options: &Options, totals: &Totals, stall: &StallClock, gate: Option<&Gate>) -> Self {
+    pub(crate) fn read(
+        options: &Options,
+        totals: &Totals,
+        stall: &StallClock,
+        admission: Option<&AdmissionControl>,
+    ) -> Self {
         use std::sync::atomic::Ordering::Relaxed;
         let ticker = |ticker| options.get_ticker_count(ticker);
         let times = stall.times();
@@ -217,9 +231,9 @@ impl Counters {
             writer_stall_us: ticker(Ticker::StallMicros),
             delayed_us: times.delayed.as_micros() as u64,
             stopped_us: times.stopped.as_micros() as u64,
-            refused_writes: gate.map_or(0, Gate::refused_writes),
-            times_out_of_space: gate.map_or(0, Gate::times_closed),
-            compactions_put_off: ticker(Ticker::CompactionCancelled),
+            refused_writes: admission.map_or(0, AdmissionControl::refused_writes),
+            times_out_of_space: admission.map_or(0, AdmissionControl::times_closed),
+            compactions_deferred: ticker(Ticker::CompactionCancelled),
             expired_values: totals.expired_values.load(Relaxed),
             skipped_entries: 0,
             range_cleanups: 0,
@@ -231,8 +245,8 @@ impl Counters {
     }
 }
 
-/// The stall condition that RocksDB's properties show. Notifications of two changes can pass each other on two threads;
-/// this is the truth that the clock is set by.
+/// The stall condition that RocksDB's properties show. Notifications of two changes can pass each
+/// other on two threads; this is the truth that the clock is set by.
 pub(crate) fn stall_condition(db: &DB, family: DataFamily) -> Option<StallCondition> {
     let number = |name| db.property_int_value_cf(&family, name).ok().flatten();
     let stopped = number(properties::IS_WRITE_STOPPED)?;
@@ -242,4 +256,11 @@ pub(crate) fn stall_condition(db: &DB, family: DataFamily) -> Option<StallCondit
         (0, _) => StallCondition::Delayed,
         _ => StallCondition::Stopped,
     })
+}
+
+impl DedupProperties {
+    /// Keys of the store, about; `of` is what it tells at the same time.
+    pub fn keys_about(&self, of: &StoreProperties) -> u64 {
+        of.keys_about(self.total_keys, self.duplicate_keys)
+    }
 }

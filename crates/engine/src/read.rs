@@ -1,25 +1,26 @@
 //! Lookups and snapshots.
 
-use std::ops::{Deref, Range, RangeBounds};
+use std::ops::{Deref, Range};
 
+use ecotone_valuelog::pointer::Pointer;
 use rust_rocksdb::{DBPinnableSlice, ErrorKind, ReadOptions};
 
-use crate::data_layer::DataLayer;
 use crate::error::Printable;
 use crate::header::{Attributes, Header, HeaderError, Kind};
+use crate::non_blocking::{LOOKED_UP_BYTES, ending_early};
 use crate::row_cache::{Absent, Row};
-use crate::scan::{Direction, Scan};
-use crate::values::pointer::Pointer;
-use crate::{Error, Result, Store, at_once};
+use crate::value_store::ValueStore;
+use crate::{Error, Result, Store, non_blocking};
 
-/// A value. Derefs to its bytes. One that stands with its key is where RocksDB holds it, and nothing is copied: keep it for a
-/// short time only, it may pin a block of the cache. One from the value log has memory of its own, or shares a row's.
+/// A value. Derefs to its bytes. One that stands with its key is where RocksDB holds it, and
+/// nothing is copied: keep it for a short time only, it may pin a block of the cache. One from the
+/// value log has memory of its own, or shares a row's.
 pub struct Value<'s> {
     attributes: Attributes,
-    place: Place<'s>,
+    place: ValueSource<'s>,
 }
 
-enum Place<'s> {
+enum ValueSource<'s> {
     /// Behind a header of so many bytes.
     Inline(Stored<'s>, usize),
     /// Within its record.
@@ -68,9 +69,9 @@ impl Deref for Value<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.place {
-            Place::Inline(stored, header_bytes) => &stored[*header_bytes..],
-            Place::Separated(record, value) => &record[value.clone()],
-            Place::InRow(row) => row.value().unwrap_or_default(),
+            ValueSource::Inline(stored, header_bytes) => &stored[*header_bytes..],
+            ValueSource::Separated(record, value) => &record[value.clone()],
+            ValueSource::InRow(row) => row.value().unwrap_or_default(),
         }
     }
 }
@@ -87,15 +88,13 @@ impl std::fmt::Debug for Value<'_> {
     }
 }
 
-/// Bytes of values after which [`Store::multi_get_first`] ends: what it has then is kept in memory until it is used.
-pub const LOOKED_UP_BYTES: usize = 1024 * 1024;
-
-/// How often a lookup follows a pointer that has changed. Each time a whole segment has gone between two reads of one key.
+/// How often a lookup follows a pointer that has changed. Each time a whole segment has gone
+/// between two reads of one key.
 const MAX_FOLLOWED: usize = 16;
 
 /// The store as it was at one moment. Holds back the removal of overwritten values while it lives.
 pub struct Snapshot<'s> {
-    store: &'s Store,
+    pub(crate) store: &'s Store,
     read_options: ReadOptions,
     // After `read_options`, which refers to it.
     snapshot: rust_rocksdb::Snapshot<'s>,
@@ -112,17 +111,19 @@ impl<'s> Snapshot<'s> {
         self.store.lookup_all(keys, &self.read_options)
     }
 
-    /// The values of the first of `keys` at the moment of the snapshot, in their order: as many as fit in [`LOOKED_UP_BYTES`], and at least one.
+    /// The values of the first of `keys` at the moment of the snapshot, in their order: as many as
+    /// fit in [`LOOKED_UP_BYTES`], and at least one.
     pub fn multi_get_first<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Value<'s>>>> {
         let store = self.store;
         // Before the lookup: no segment goes between the first value and the last.
-        let _reader = store.values.as_ref().map(DataLayer::reader);
+        let _reader = store.values.as_ref().map(ValueStore::reader);
         let (asked, options) = (keys.iter().map(AsRef::as_ref), ending_early(self.read_options()));
         let found = store.db.batched_multi_get_pinned_cf_opt(&store.family, asked, false, &options);
         let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
         for (key, found) in keys.iter().zip(found) {
             let stored = match found {
-                // It goes through the keys in their order in the tables: the first one may be among those it has left out.
+                // It goes through the keys in their order in the tables: the first one may be among
+                // those it has left out.
                 Err(error) if error.kind() == ErrorKind::Aborted && !values.is_empty() => break,
                 Err(error) if error.kind() == ErrorKind::Aborted => {
                     store.stored_in_rocks(key.as_ref(), &self.read_options)
@@ -143,7 +144,8 @@ impl<'s> Snapshot<'s> {
         values
     }
 
-    /// What stands beside the value of `key` at the moment of the snapshot. The value itself is not read.
+    /// What stands beside the value of `key` at the moment of the snapshot. The value itself is not
+    /// read.
     ///
     /// # Errors
     ///
@@ -151,11 +153,6 @@ impl<'s> Snapshot<'s> {
     pub fn attributes(&self, key: &[u8]) -> Result<Option<Attributes>> {
         let stored = self.store.stored_in_rocks(key, &self.read_options)?;
         stored.map(|stored| attributes_of(key, &stored)).transpose()
-    }
-
-    /// The entries of `range` at the moment of the snapshot.
-    pub fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, direction: Direction) -> Result<Scan<'s>> {
-        self.store.scan(range, direction, Some(self))
     }
 
     /// The number of the last write that the snapshot has.
@@ -178,18 +175,13 @@ fn attributes_of(key: &[u8], stored: &[u8]) -> Result<Attributes> {
     Ok(Header::decode(stored).map_err(|reason| Error::corrupt_value(key, &reason))?.attributes)
 }
 
-/// Lookups of many keys that end when they have found enough.
-pub(crate) fn ending_early(mut options: ReadOptions) -> ReadOptions {
-    options.set_value_size_soft_limit(LOOKED_UP_BYTES as u64);
-    options
-}
-
 impl Store {
     /// The value of `key`.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] when a block is damaged or the value has a header that this version does not know.
+    /// [`Error::Corrupt`] when a block is damaged or the value has a header that this version does
+    /// not know.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
         let Some(stored) = self.stored(key)? else { return Ok(None) };
@@ -200,18 +192,19 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::WouldWait`] where it cannot; as [`get`](Self::get) else.
+    /// [`Error::WouldBlock`] where it cannot; as [`get`](Self::get) else.
     #[inline]
-    pub fn get_at_once(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
-        let Some(stored) = self.stored_at_once(key)? else { return Ok(None) };
-        self.value_at_once(key, stored)
+    pub fn try_get(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
+        let Some(stored) = self.try_stored(key)? else { return Ok(None) };
+        self.try_value(key, stored)
     }
 
-    /// The values of the first of `keys`, in their order: as many as fit in [`LOOKED_UP_BYTES`], and at least one. Each is what is there at
-    /// some moment of the call. With `at_once` those that cannot be told without waiting for the device are [`Error::WouldWait`].
-    pub fn multi_get_first<K: AsRef<[u8]>>(&self, keys: &[K], at_once: bool) -> Vec<Result<Option<Value<'_>>>> {
+    /// The values of the first of `keys`, in their order: as many as fit in [`LOOKED_UP_BYTES`],
+    /// and at least one. Each is what is there at some moment of the call. With `non_blocking`
+    /// those that cannot be told without waiting for the device are [`Error::WouldBlock`].
+    pub fn multi_get_first<K: AsRef<[u8]>>(&self, keys: &[K], non_blocking: bool) -> Vec<Result<Option<Value<'_>>>> {
         // Before the lookup: no segment goes between the first value and the last.
-        let _reader = self.values.as_ref().map(DataLayer::reader);
+        let _reader = self.values.as_ref().map(ValueStore::reader);
         let mut rows = Vec::with_capacity(keys.len());
         let mut asked = Vec::with_capacity(keys.len());
         for key in keys {
@@ -224,9 +217,9 @@ impl Store {
         }
         let look_up =
             |options| self.db.batched_multi_get_pinned_cf_opt(&self.family, asked.iter().copied(), false, options);
-        let found = match at_once {
+        let found = match non_blocking {
             _ if asked.is_empty() => Vec::new(),
-            true => self.at_once.read(|| look_up(&self.at_once.some)),
+            true => self.non_blocking.read(|| look_up(&self.non_blocking.some)),
             false => look_up(&self.read_some),
         };
         let (mut found, mut values, mut bytes) = (found.into_iter(), Vec::with_capacity(keys.len()), 0);
@@ -235,11 +228,12 @@ impl Store {
             let stored = match row {
                 Ok(row) => Ok(Some(Stored::InRow(row))),
                 Err(absent) => match found.next() {
-                    // It goes through the keys in their order in the tables: the first one may be among those it has left out.
+                    // It goes through the keys in their order in the tables: the first one may be
+                    // among those it has left out.
                     Some(Err(error)) if error.kind() == ErrorKind::Aborted && !values.is_empty() => break,
-                    Some(Err(error)) if error.kind() == ErrorKind::Aborted && at_once => self.stored_at_once(key),
+                    Some(Err(error)) if error.kind() == ErrorKind::Aborted && non_blocking => self.try_stored(key),
                     Some(Err(error)) if error.kind() == ErrorKind::Aborted => self.stored(key),
-                    Some(Err(error)) if at_once => Err(at_once::error(&error)),
+                    Some(Err(error)) if non_blocking => Err(non_blocking::error(&error)),
                     Some(Err(error)) => Err(Error::from_rocks(&error)),
                     Some(Ok(stored)) => Ok(self.kept(absent, key, stored)),
                     None => break,
@@ -248,7 +242,7 @@ impl Store {
             let value = match stored {
                 Err(error) => Err(error),
                 Ok(None) => Ok(None),
-                Ok(Some(stored)) if at_once => self.value_at_once(key, stored),
+                Ok(Some(stored)) if non_blocking => self.try_value(key, stored),
                 Ok(Some(stored)) => self.value(key, stored, &self.read_options),
             };
             bytes += value.as_ref().map_or(0, |value| value.as_ref().map_or(0, |value| value.len()));
@@ -260,14 +254,14 @@ impl Store {
         values
     }
 
-    /// What stands beside the value of `key`. The value itself is not read, wherever it is. With `at_once` it is told without waiting for the
-    /// device or not at all.
+    /// What stands beside the value of `key`. The value itself is not read, wherever it is. With
+    /// `non_blocking` it is told without waiting for the device or not at all.
     ///
     /// # Errors
     ///
-    /// As [`get`](Self::get), or [`get_at_once`](Self::get_at_once).
-    pub fn attributes(&self, key: &[u8], at_once: bool) -> Result<Option<Attributes>> {
-        let stored = if at_once { self.stored_at_once(key)? } else { self.stored(key)? };
+    /// As [`get`](Self::get), or [`try_get`](Self::try_get).
+    pub fn attributes(&self, key: &[u8], non_blocking: bool) -> Result<Option<Attributes>> {
+        let stored = if non_blocking { self.try_stored(key)? } else { self.stored(key)? };
         stored.map(|stored| attributes_of(key, &stored)).transpose()
     }
 
@@ -277,10 +271,10 @@ impl Store {
     }
 
     #[inline]
-    fn stored_at_once(&self, key: &[u8]) -> Result<Option<Stored<'_>>> {
+    fn try_stored(&self, key: &[u8]) -> Result<Option<Stored<'_>>> {
         self.stored_by(key, || {
-            let look_up = || self.db.get_pinned_cf_opt(&self.family, key, &self.at_once.one);
-            self.at_once.read(look_up).map_err(|error| at_once::error(&error))
+            let look_up = || self.db.get_pinned_cf_opt(&self.family, key, &self.non_blocking.one);
+            self.non_blocking.read(look_up).map_err(|error| non_blocking::error(&error))
         })
     }
 
@@ -298,7 +292,8 @@ impl Store {
         }
     }
 
-    /// The row of `key`, where rows are kept. One that names a place whose segment has gone is of no use, and RocksDB is asked.
+    /// The row of `key`, where rows are kept. One that names a place whose segment has gone is of
+    /// no use, and RocksDB is asked.
     #[inline]
     fn row(&self, key: &[u8]) -> Option<std::result::Result<Row, Absent>> {
         let rows = self.rows.as_ref()?;
@@ -341,18 +336,18 @@ impl Store {
         self.db.get_pinned_cf_opt(&self.family, key, options).map_err(|error| Error::from_rocks(&error))
     }
 
-    fn value_at_once<'s>(&'s self, key: &[u8], stored: Stored<'s>) -> Result<Option<Value<'s>>> {
+    fn try_value<'s>(&'s self, key: &[u8], stored: Stored<'s>) -> Result<Option<Value<'s>>> {
         let Header { attributes, kind, bytes } =
             Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
         let place = match (kind, stored, &self.values) {
-            (Kind::Inline, stored, _) => Place::Inline(stored, bytes),
-            (Kind::Separated(_), Stored::InRow(row), _) if row.value().is_some() => Place::InRow(row),
+            (Kind::Inline, stored, _) => ValueSource::Inline(stored, bytes),
+            (Kind::Separated(_), Stored::InRow(row), _) if row.value().is_some() => ValueSource::InRow(row),
             (Kind::Separated(pointer), stored, Some(values)) => {
                 let mut record = Vec::new();
                 // Where the value is not in its place any more, who may wait finds out why.
-                let value = values.log.read_at_once(key, pointer, &mut record).map_err(|_| Error::WouldWait)?;
+                let value = values.log.try_read(key, pointer, &mut record).map_err(|_| Error::WouldBlock)?;
                 self.keep_value(stored.row(), &record[value.clone()]);
-                Place::Separated(record, value)
+                ValueSource::Separated(record, value)
             }
             (Kind::Separated(_), _, None) => return Err(Error::corrupt_value(key, &HeaderError::NoValueLog)),
         };
@@ -391,8 +386,8 @@ impl Store {
         let Header { attributes, kind, bytes } =
             Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
         let place = match (kind, stored) {
-            (Kind::Inline, stored) => Place::Inline(stored, bytes),
-            (Kind::Separated(_), Stored::InRow(row)) if row.value().is_some() => Place::InRow(row),
+            (Kind::Inline, stored) => ValueSource::Inline(stored, bytes),
+            (Kind::Separated(_), Stored::InRow(row)) if row.value().is_some() => ValueSource::InRow(row),
             (Kind::Separated(pointer), stored) => {
                 let row = stored.row().cloned();
                 drop(stored);
@@ -412,8 +407,9 @@ impl Store {
         }
     }
 
-    /// Reads the value that `pointer` leads to. Between the lookup and this its segment may have been removed, because the key
-    /// has another value now, or the same one elsewhere: a pointer that has changed is followed again.
+    /// Reads the value that `pointer` leads to. Between the lookup and this its segment may have
+    /// been removed, because the key has another value now, or the same one elsewhere: a pointer
+    /// that has changed is followed again.
     fn separated_value<'s>(
         &'s self,
         key: &[u8],
@@ -427,7 +423,7 @@ impl Store {
         let mut record = Vec::new();
         for _ in 0..MAX_FOLLOWED {
             let error = match values.log.read(key, pointer, &mut record) {
-                Ok(value) => return Ok(Some(Value { attributes, place: Place::Separated(record, value) })),
+                Ok(value) => return Ok(Some(Value { attributes, place: ValueSource::Separated(record, value) })),
                 Err(error) => error,
             };
             self.rows.as_ref().inspect(|rows| rows.forget(key));
@@ -435,11 +431,11 @@ impl Store {
             let header = Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
             match header.kind {
                 Kind::Separated(changed) if changed != pointer => (attributes, pointer) = (header.attributes, changed),
-                Kind::Separated(_) => return Err(error),
+                Kind::Separated(_) => return Err(error.into()),
                 Kind::Inline => {
                     return Ok(Some(Value {
                         attributes: header.attributes,
-                        place: Place::Inline(Stored::InRocks(stored), header.bytes),
+                        place: ValueSource::Inline(Stored::InRocks(stored), header.bytes),
                     }));
                 }
             }
@@ -448,8 +444,9 @@ impl Store {
     }
 
     fn lookup_all<K: AsRef<[u8]>>(&self, keys: &[K], options: &ReadOptions) -> Vec<Result<Option<Value<'_>>>> {
-        // Before the lookup: no segment goes between the first value and the last, so all are of one moment.
-        let _reader = self.values.as_ref().map(DataLayer::reader);
+        // Before the lookup: no segment goes between the first value and the last, so all are of
+        // one moment.
+        let _reader = self.values.as_ref().map(ValueStore::reader);
         let stored =
             self.db.batched_multi_get_pinned_cf_opt(&self.family, keys.iter().map(AsRef::as_ref), false, options);
         let decode = |(key, stored): (&K, _)| match stored {

@@ -1,30 +1,41 @@
-//! Rows that were read lately, by key: what RocksDB would find, without its walk through memtables, filters, indexes and blocks.
+//! Rows that were read lately, by key: what RocksDB would find, without its walk through memtables,
+//! filters, indexes and blocks.
 //!
-//! A row is what is stored with a key: the whole of a short value, of a value kept apart the pointer. With the pointer comes a value of up to
-//! half a page once it was read by the row: where memory is short the kernel's cache would hold a whole page for it, and asking the kernel
-//! costs more than the copy. Rows go when others need their place, and nothing depends on them. What was written lately is likely to be read next, so a write brings its rows while there is room for them, but for those without a value.
-//! Once there is none reads alone decide what is worth a place: a write then changes the row that is here, and brings none. A row that had its
-//! value has the new one from the write on: it was read, and need not be read again from where the write has put it. Of a pointer whose row had to go its
-//! [place](places) stays longer.
+//! A row is what is stored with a key: the whole of a short value, of a value separated the
+//! pointer. With the pointer comes a value of up to half a page once it was read by the row: where
+//! memory is short the kernel's cache would hold a whole page for it, and asking the kernel costs
+//! more than the copy. Rows go when others need their place, and nothing depends on them. What was
+//! written lately is likely to be read next, so a write brings its rows while there is room for
+//! them, but for those without a value. Once there is none reads alone decide what is worth a
+//! place: a write then changes the row that is here, and brings none. A row that had its value has
+//! the new one from the write on: it was read, and need not be read again from where the write has
+//! put it. Of a pointer whose row had to go its [cached pointer](cached_pointers) stays longer.
 //!
 //! # Invariants
 //!
-//! - A row that is told is what RocksDB has at some moment of the lookup. While a write is under way, rows of its shards are neither told
-//!   nor kept (one that is here may still get its value); when it is over, what it changed is replaced or gone.
-//! - What a lookup found in RocksDB is kept only if no write was under way in its shard since before the lookup.
-//! - A row may name a place in the value log that its value has left: who finds it gone [forgets](RowCache::forget) the row and asks
-//!   RocksDB. A value in a row is what its pointer led to, and no other value is ever there, so wherever it has gone since it is the same.
-//! - A row in a range that was removed is gone: where it is still here, who asks for it sees that ([`removed`]). With a range that is likely to hold
-//!   most of them all rows go, whose memory a thread frees.
+//! - A row that is told is what RocksDB has at some moment of the lookup. While a write is under
+//!   way, rows of its shards are neither told nor kept (one that is here may still get its value);
+//!   when it is over, what it changed is replaced or gone.
+//! - What a lookup found in RocksDB is kept only if no write was under way in its shard since
+//!   before the lookup.
+//! - A row may name a place in the value log that its value has left: who finds it gone
+//!   [forgets](RowCache::forget) the row and asks RocksDB. A value in a row is what its pointer led
+//!   to, and no other value is ever there, so wherever it has gone since it is the same.
+//! - A row in a range that was removed is gone: where it is still here, who asks for it sees that
+//!   ([`removed`]). With a range that is likely to hold most of them all rows go, whose memory a
+//!   thread frees.
 //!
-//! Bounds: the bytes given, shared evenly by the shards, with what a row costs beside its bytes; rows of at most [`MAX_ROW_BYTES`], values
-//! beside them of at most [`MAX_VALUE_BYTES`]. Rows that a wide removal took count until they are freed, and others come only as far as both
-//! have room. While they are freed a further wide removal is remembered as any other range, so there is one thread at most.
+//! Bounds: the bytes given, shared evenly by the shards, with what a row costs beside its bytes;
+//! rows of at most [`MAX_ROW_BYTES`], values beside them of at most [`MAX_VALUE_BYTES`]. Rows that
+//! a wide removal took count until they are freed, and others come only as far as both have room.
+//! While they are freed a further wide removal is remembered as any other range, so there is one
+//! thread at most.
 //!
-//! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows, where its places double,
-//! and once when its first pointer comes, for which a quarter of its rows may go.
+//! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the
+//! place of many rows, where its places double, and once when its first pointer comes, for which a
+//! quarter of its rows may go.
 
-mod places;
+mod cached_pointers;
 mod removed;
 mod writing;
 
@@ -39,22 +50,24 @@ use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 use rust_rocksdb::WriteBatch;
 use twox_hash::XxHash3_64;
 
-use self::places::{FORGOTTEN_AFTER, Place, Places, Tag};
+use self::cached_pointers::{CachedPointer, CachedPointers, FORGOTTEN_AFTER, Tag};
 use self::removed::RemovedRanges;
 use self::writing::MadeOf;
-pub(crate) use self::writing::{Apart, Writing};
+pub(crate) use self::writing::{SeparatedWrites, Writing};
 use crate::batch_records::{Record, records};
 use crate::header::{Header, Kind};
+use ecotone_valuelog::log::MAX_CACHED_VALUE_BYTES;
 
 /// Longer rows are not kept: copying them costs what finding them does.
 pub(crate) const MAX_ROW_BYTES: usize = 1024;
 
-/// Longer values stay where they are: their pages hold little else, so the kernel keeps them as well, and one would take the place of
-/// dozens of pointers.
-pub(crate) const MAX_VALUE_BYTES: usize = 2048;
+/// Longer values stay where they are: their pages hold little else, so the kernel keeps them as
+/// well, and one would take the place of dozens of pointers.
+pub(crate) const MAX_VALUE_BYTES: usize = MAX_CACHED_VALUE_BYTES;
 
-/// Of the bytes given, at most one in so many parts is for places: of values of 1 KiB about a dozen times as many as there are rows with them then.
-const PLACES_OF_SHARD: u64 = 4;
+/// Of the bytes given, at most one in so many parts is for places: of values of 1 KiB about a dozen
+/// times as many as there are rows with them then.
+const CACHED_POINTERS_OF_SHARD: u64 = 4;
 
 /// A value takes at most one in so many parts of its shard.
 const VALUES_OF_SHARD: u64 = 8;
@@ -65,8 +78,8 @@ const MAX_SHARDS: u64 = 128;
 /// Where there is little memory there are fewer, so that each has room for some rows with values.
 const MIN_SHARD_BYTES: u64 = 16 * 1024;
 
-/// What a row takes beside its bytes: its allocation, and its place in the table of the shard, which grows by doubling and has places for
-/// rows that have gone as well.
+/// What a row takes beside its bytes: its allocation, and its place in the table of the shard,
+/// which grows by doubling and has places for rows that have gone as well.
 const ROW_OVERHEAD_BYTES: u64 = 152;
 
 /// For the size of the tables.
@@ -90,7 +103,7 @@ pub(crate) struct RowCache {
     /// Whether there may be any.
     has_pointers: bool,
     /// Of the hashes by which places stand.
-    places_seed: u64,
+    cached_pointers_seed: u64,
     writes: AtomicU64,
     removed: RemovedRanges,
     freeing: Arc<Freeing>,
@@ -123,9 +136,9 @@ impl Drop for Gone {
 struct Shard {
     rows: Rows,
     /// Of keys whose rows are not here.
-    places: Places,
+    cached_pointers: CachedPointers,
     /// What places take at most. Rows have no room for that from the first pointer on.
-    places_bytes: u64,
+    cached_pointer_bytes: u64,
     has_pointers: bool,
     /// Changes of keys of this shard that are under way.
     writers: u32,
@@ -171,13 +184,15 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// `key` and `stored` are short: neither is kept beyond [`MAX_ROW_BYTES`] and the longest key. An empty `value` is none.
+    /// `key` and `stored` are short: neither is kept beyond [`MAX_ROW_BYTES`] and the longest key.
+    /// An empty `value` is none.
     fn of(key: &[u8], stored: &[u8], value: &[u8]) -> Self {
         let bytes = joined(&[key, stored, value]);
         Self { bytes, key_bytes: key.len() as u32, stored_bytes: stored.len() as u32 }
     }
 
-    /// Puts `stored` and `value` in the place of what is here of `key`, where they are as long and nobody else has it. `false`: nothing was done.
+    /// Puts `stored` and `value` in the place of what is here of `key`, where they are as long and
+    /// nobody else has it. `false`: nothing was done.
     fn overwrite(&mut self, key: &[u8], stored: &[u8], value: &[u8]) -> bool {
         let (key_bytes, stored_bytes) = (self.key_bytes as usize, self.stored_bytes as usize);
         let is_as_long = (key_bytes, stored_bytes) == (key.len(), stored.len());
@@ -249,15 +264,16 @@ pub(crate) struct RowCounts {
 }
 
 impl RowCache {
-    /// Of about `bytes`. Where there are pointers, those whose rows have no room any more are kept without them.
+    /// Of about `bytes`. Where there are pointers, those whose rows have no room any more are kept
+    /// without them.
     pub(crate) fn new(bytes: u64, has_pointers: bool) -> Self {
         let shards = 1 << (bytes / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS).ilog2();
         let bytes = bytes / shards;
-        let places_bytes = if has_pointers { bytes / PLACES_OF_SHARD } else { 0 };
+        let cached_pointer_bytes = if has_pointers { bytes / CACHED_POINTERS_OF_SHARD } else { 0 };
         let shard = || Shard {
             rows: rows(bytes),
-            places: Places::new(places_bytes),
-            places_bytes,
+            cached_pointers: CachedPointers::new(cached_pointer_bytes),
+            cached_pointer_bytes,
             has_pointers: false,
             writers: 0,
             writer: 0,
@@ -270,7 +286,7 @@ impl RowCache {
             shards: (0..shards).map(|_| Mutex::new(shard())).collect(),
             has_pointers,
             // A client that knew it could have a key taken for another.
-            places_seed: RandomState::new().hash_one(()),
+            cached_pointers_seed: RandomState::new().hash_one(()),
             writes: AtomicU64::new(0),
             removed: RemovedRanges::default(),
             freeing: Arc::default(),
@@ -300,7 +316,7 @@ impl RowCache {
             }
             shard.rows.remove(&hash);
         }
-        if let Some(row) = self.row_of_place(&mut shard, hash, key) {
+        if let Some(row) = self.row_of_cached_pointer(&mut shard, hash, key) {
             shard.hits += 1;
             return Ok(row);
         }
@@ -309,66 +325,69 @@ impl RowCache {
     }
 
     /// Makes a row of the place that is here for `key`.
-    fn row_of_place(&self, shard: &mut Shard, hash: u64, key: &[u8]) -> Option<Row> {
-        if shard.places.are_empty() {
+    fn row_of_cached_pointer(&self, shard: &mut Shard, hash: u64, key: &[u8]) -> Option<Row> {
+        if shard.cached_pointers.are_empty() {
             return None;
         }
-        let place = shard.places.take(self.tag(key))?;
+        let place = shard.cached_pointers.take(self.tag(key))?;
         let kept = Kept { row: Row::of(key, place.stored(), &[]), spared: place.spared(self.removed.count()).into() };
         if !self.is_spared(&kept) {
             return None;
         }
         let row = kept.row.clone();
         let gone_bytes = self.gone_bytes();
-        if gone_bytes == 0 || shard.has_room(row.bytes.len(), gone_bytes) {
+        if gone_bytes == 0 || shard.has_space(row.bytes.len(), gone_bytes) {
             self.insert(shard, hash, kept);
         } else {
-            shard.places.put(self.tag(key), place);
+            shard.cached_pointers.put(self.tag(key), place);
         }
         Some(row)
     }
 
     fn tag(&self, key: &[u8]) -> Tag {
-        Tag::of(XxHash3_64::oneshot_with_seed(self.places_seed, key))
+        Tag::of(XxHash3_64::oneshot_with_seed(self.cached_pointers_seed, key))
     }
 
     /// Adds a row. Of those that give way to it pointers stay.
     fn insert(&self, shard: &mut Shard, hash: u64, kept: Kept) {
-        self.expect_places(shard, kept.row.stored());
+        self.expect_cached_pointers(shard, kept.row.stored());
         let (mut evicted, newest) = (Vec::new(), Arc::as_ptr(&kept.row.bytes));
         shard.rows.insert_with_lifecycle(hash, kept, &mut evicted);
-        self.keep_places(shard, evicted, hash, newest);
+        self.keep_cached_pointers(shard, evicted, hash, newest);
     }
 
     /// Puts a row in the place of the one that is here, as [`insert`](Self::insert) does.
     fn replace(&self, shard: &mut Shard, hash: u64, kept: Kept) {
-        self.expect_places(shard, kept.row.stored());
+        self.expect_cached_pointers(shard, kept.row.stored());
         let (mut evicted, newest) = (Vec::new(), Arc::as_ptr(&kept.row.bytes));
-        // It is here, or has just lost its room. The lookup that found it has counted as one already.
+        // It is here, or has just lost its room. The lookup that found it has counted as one
+        // already.
         let _ = shard.rows.replace_with_lifecycle(hash, kept, true, &mut evicted);
-        self.keep_places(shard, evicted, hash, newest);
+        self.keep_cached_pointers(shard, evicted, hash, newest);
     }
 
-    /// With the first pointer that comes to a shard rows leave room for places, while there may not be any yet.
-    fn expect_places(&self, shard: &mut Shard, stored: &[u8]) {
+    /// With the first pointer that comes to a shard rows leave room for places, while there may not
+    /// be any yet.
+    fn expect_cached_pointers(&self, shard: &mut Shard, stored: &[u8]) {
         if self.has_pointers && !shard.has_pointers && is_pointer(stored) {
             shard.has_pointers = true;
             // What goes for that goes without a place.
-            shard.rows.set_capacity(shard.rows.capacity() - shard.places_bytes);
+            shard.rows.set_capacity(shard.rows.capacity() - shard.cached_pointer_bytes);
         }
     }
 
     /// Keeps the pointers of rows that have gone because `newest` came, whose key has `hash`.
-    fn keep_places(&self, shard: &mut Shard, evicted: Vec<(u64, Kept)>, hash: u64, newest: *const [u8]) {
+    fn keep_cached_pointers(&self, shard: &mut Shard, evicted: Vec<(u64, Kept)>, hash: u64, newest: *const [u8]) {
         if !self.has_pointers {
             return;
         }
         for (evicted_hash, Kept { row, spared }) in evicted {
-            // One that was replaced has gone as well, and is out of date. The newest itself may have found no room.
+            // One that was replaced has gone as well, and is out of date. The newest itself may
+            // have found no room.
             let is_replaced = evicted_hash == hash && !std::ptr::addr_eq(Arc::as_ptr(&row.bytes), newest);
             let spared = spared.load(Ordering::Relaxed);
-            if !is_replaced && let Some(place) = Place::of(row.stored(), spared, self.removed.count()) {
-                shard.places.put(self.tag(row.key()), place);
+            if !is_replaced && let Some(place) = CachedPointer::of(row.stored(), spared, self.removed.count()) {
+                shard.cached_pointers.put(self.tag(row.key()), place);
             }
         }
     }
@@ -376,12 +395,13 @@ impl RowCache {
     /// Takes away what is known of `key`.
     fn remove_key(&self, shard: &mut Shard, hash: u64, key: &[u8]) {
         shard.rows.remove(&hash);
-        if !shard.places.are_empty() {
-            shard.places.take(self.tag(key));
+        if !shard.cached_pointers.are_empty() {
+            shard.cached_pointers.take(self.tag(key));
         }
     }
 
-    /// Whether the row is in no range that was removed since it came here. No write is under way in its shard.
+    /// Whether the row is in no range that was removed since it came here. No write is under way in
+    /// its shard.
     #[inline]
     fn is_spared(&self, kept: &Kept) -> bool {
         let (count, spared) = (self.removed.count(), kept.spared.load(Ordering::Relaxed));
@@ -404,13 +424,14 @@ impl RowCache {
     fn remove(&self, range: Range<&[u8]>) {
         let first = |key: &[u8]| key.first().copied().unwrap_or_default();
         let is_wide = first(range.end).saturating_sub(first(range.start)) > 1;
-        // A wide one is likely to hold most rows. Freeing millions takes seconds, in which nobody may wait: a thread does it.
+        // A wide one is likely to hold most rows. Freeing millions takes seconds, in which nobody
+        // may wait: a thread does it.
         match if is_wide { self.let_go() } else { None } {
             // Where no thread is to be had they are freed here, with what it was to run.
             Some(gone) => drop(std::thread::Builder::new().name("ecotone-rows".into()).spawn(move || drop(gone))),
             None => {
                 if self.removed.add(range).is_multiple_of(FORGOTTEN_AFTER) {
-                    self.shards.iter().for_each(|shard| shard.lock().places.clear());
+                    self.shards.iter().for_each(|shard| shard.lock().cached_pointers.clear());
                 }
             }
         }
@@ -421,7 +442,7 @@ impl RowCache {
         for shard in &self.shards {
             let mut shard = shard.lock();
             shard.rows = rows(shard.rows.capacity());
-            shard.places.clear();
+            shard.cached_pointers.clear();
         }
     }
 
@@ -432,7 +453,7 @@ impl RowCache {
         }
         let take = |shard: &Mutex<Shard>| {
             let mut shard = shard.lock();
-            shard.places.clear();
+            shard.cached_pointers.clear();
             let none = rows(shard.rows.capacity());
             let gone = std::mem::replace(&mut shard.rows, none);
             self.freeing.bytes.fetch_add(gone.weight(), Ordering::Relaxed);
@@ -456,11 +477,11 @@ impl RowCache {
         let row = Row::of(key, stored, &[]);
         let gone_bytes = self.gone_bytes();
         let mut shard = self.shard(absent.hash).lock();
-        let fits = gone_bytes == 0 || shard.has_room(row.bytes.len(), gone_bytes);
+        let fits = gone_bytes == 0 || shard.has_space(row.bytes.len(), gone_bytes);
         if shard.writers == 0 && shard.changes == changes && fits {
-            if !shard.places.are_empty() {
+            if !shard.cached_pointers.are_empty() {
                 // Another lookup may have brought it, whose row has gone again.
-                shard.places.take(self.tag(key));
+                shard.cached_pointers.take(self.tag(key));
             }
             self.insert(&mut shard, absent.hash, self.kept(row));
         }
@@ -474,12 +495,13 @@ impl RowCache {
         let hash = XxHash3_64::oneshot(row.key());
         let gone_bytes = self.gone_bytes();
         let mut shard = self.shard(hash).lock();
-        // Another row of the same look may name another value. While a write is under way this one stays as it is until that is over.
+        // Another row of the same look may name another value. While a write is under way this one
+        // stays as it is until that is over.
         let here = shard.rows.peek(&hash).filter(|here| Arc::ptr_eq(&here.row.bytes, &row.bytes));
         let spared = here.map(|here| here.spared.load(Ordering::Relaxed));
         if let Some(spared) = spared
             && shard.takes_value(value)
-            && (gone_bytes == 0 || shard.has_room(value.len(), gone_bytes))
+            && (gone_bytes == 0 || shard.has_space(value.len(), gone_bytes))
         {
             self.replace(&mut shard, hash, Kept { row: row.with(value), spared: spared.into() });
         }
@@ -491,8 +513,9 @@ impl RowCache {
         self.remove_key(&mut self.shard(hash).lock(), hash, key);
     }
 
-    /// `batch` is about to be written. Say when it was ([`Writing::succeed`]); if that is never said it was not.
-    pub(crate) fn begin_write<'c>(&'c self, batch: &'c WriteBatch, apart: Apart<'c>) -> Writing<'c> {
+    /// `batch` is about to be written. Say when it was ([`Writing::succeed`]); if that is never
+    /// said it was not.
+    pub(crate) fn begin_write<'c>(&'c self, batch: &'c WriteBatch, separated: SeparatedWrites<'c>) -> Writing<'c> {
         let number = self.writes.fetch_add(1, Ordering::Relaxed);
         let mut changes_all = false;
         for record in records(batch.data()) {
@@ -506,12 +529,13 @@ impl RowCache {
         if changes_all {
             self.shards.iter().for_each(|shard| shard.lock().begin(number));
         }
-        Writing { cache: self, batch, apart, changes_all, is_written: false }
+        Writing { cache: self, batch, separated, changes_all, is_written: false }
     }
 
     /// `key` has `stored` from now on. A pointer leads to the value it was `made_of`.
     fn put(&self, shard: &mut Shard, hash: u64, key: &[u8], stored: &[u8], made_of: Option<MadeOf<'_>>) {
-        let had_place = !shard.places.are_empty() && shard.places.take(self.tag(key)).is_some();
+        let had_cached_pointer =
+            !shard.cached_pointers.are_empty() && shard.cached_pointers.take(self.tag(key)).is_some();
         // Of the room so many bytes are still taken by rows that have gone.
         let gone_bytes = self.gone_bytes();
         if shard.is_mixed || stored.len() > MAX_ROW_BYTES {
@@ -520,7 +544,7 @@ impl RowCache {
             let had_value = here.row.value().is_some();
             let made_of = made_of.filter(|_| had_value && is_pointer(stored));
             let value = made_of.and_then(MadeOf::value).filter(|value| shard.takes_value(value)).unwrap_or_default();
-            self.expect_places(shard, stored);
+            self.expect_cached_pointers(shard, stored);
             if let Some(mut here) = shard.rows.peek_mut(&hash)
                 && here.row.overwrite(key, stored, value)
             {
@@ -528,22 +552,23 @@ impl RowCache {
                 return;
             }
             let row = Row::of(key, stored, value);
-            if gone_bytes == 0 || shard.has_room(row.bytes.len(), gone_bytes) {
+            if gone_bytes == 0 || shard.has_space(row.bytes.len(), gone_bytes) {
                 self.replace(shard, hash, self.kept(row));
             } else {
                 shard.rows.remove(&hash);
             }
-        } else if stored.len() > 1 && shard.has_room(key.len() + stored.len(), gone_bytes) {
-            // What has no value is often a name in an order, which is gone through and not looked up; where it is, that brings its row.
+        } else if stored.len() > 1 && shard.has_space(key.len() + stored.len(), gone_bytes) {
+            // What has no value is often a name in an order, which is gone through and not looked
+            // up; where it is, that brings its row.
             self.insert(shard, hash, self.kept(Row::of(key, stored, &[])));
         } else if self.has_pointers && is_pointer(stored) {
-            self.expect_places(shard, stored);
+            self.expect_cached_pointers(shard, stored);
             let removed = self.removed.count();
-            if let Some(place) = Place::of(stored, removed, removed) {
+            if let Some(place) = CachedPointer::of(stored, removed, removed) {
                 // As with rows: a write brings none that would take another's room.
-                match had_place {
-                    true => shard.places.put(self.tag(key), place),
-                    false => _ = shard.places.put_where_room(self.tag(key), place),
+                match had_cached_pointer {
+                    true => shard.cached_pointers.put(self.tag(key), place),
+                    false => _ = shard.cached_pointers.put_where_space(self.tag(key), place),
                 }
             }
         }
@@ -555,7 +580,7 @@ impl RowCache {
             let shard = shard.lock();
             counts.hits += shard.hits;
             counts.misses += shard.misses;
-            counts.bytes += shard.rows.weight() + shard.places.bytes();
+            counts.bytes += shard.rows.weight() + shard.cached_pointers.bytes();
         }
         counts.bytes += self.freeing.bytes.load(Ordering::Relaxed);
         counts
@@ -576,9 +601,10 @@ impl Shard {
         self.changes += 1;
     }
 
-    /// Whether a row of so many bytes fits beside all that are here, and those that have gone and are not freed.
+    /// Whether a row of so many bytes fits beside all that are here, and those that have gone and
+    /// are not freed.
     #[inline]
-    fn has_room(&self, bytes: usize, gone_bytes: u64) -> bool {
+    fn has_space(&self, bytes: usize, gone_bytes: u64) -> bool {
         self.rows.weight() + weight(bytes) + gone_bytes <= self.rows.capacity()
     }
 

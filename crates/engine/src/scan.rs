@@ -4,10 +4,10 @@ use std::ops::RangeBounds;
 
 use rust_rocksdb::ReadOptions;
 
-use crate::at_once::AtOnce;
-use crate::data_layer::DataLayer;
+use crate::gc::readers::Reader;
 use crate::header::{Attributes, Header, HeaderError, Kind};
-use crate::values::readers::Reader;
+use crate::non_blocking::NonBlockingReads;
+use crate::value_store::ValueStore;
 use crate::write::{lower_bound, upper_bound};
 use crate::{Error, Result, Snapshot, Store};
 
@@ -26,16 +26,18 @@ pub enum Direction {
     Reverse,
 }
 
-/// The entries of a range as they were when the scan was made, or when its snapshot was. Writes made since are not seen.
+/// The entries of a range as they were when the scan was made, or when its snapshot was. Writes
+/// made since are not seen.
 ///
-/// Walk it with [`next_entry`](Self::next_entry), which copies nothing, or as an [`Iterator`], which copies each entry. After
-/// an error it is at its end. It pins blocks and memtables while it lives, so do not keep one for long.
+/// Walk it with [`next_entry`](Self::next_entry), which copies nothing, or as an [`Iterator`],
+/// which copies each entry. After an error it is at its end. It pins blocks and memtables while it
+/// lives, so do not keep one for long.
 pub struct Scan<'s> {
     store: &'s Store,
     rows: Rows<'s>,
     ahead: Ahead,
     /// Whether it never waits for the device.
-    is_at_once: bool,
+    is_non_blocking: bool,
     /// The entry's, where it was taken ahead.
     row: Option<Row>,
     /// The record of the last value that came from the value log.
@@ -58,7 +60,8 @@ pub struct Entry<'e> {
 }
 
 impl Store {
-    /// The entries of `range`: `..` is all, `a..b` has `a` and not `b`, `a..=b` has both. A reversed range has none.
+    /// The entries of `range`: `..` is all, `a..b` has `a` and not `b`, `a..=b` has both. A
+    /// reversed range has none.
     pub fn scan<'s, 'k>(
         &'s self,
         range: impl RangeBounds<&'k [u8]>,
@@ -75,15 +78,16 @@ impl Store {
         Ok(self.scan_with(range, direction, options, None))
     }
 
-    /// The entries of `range`, for who looks at many of them once: what is read for it stays out of the block cache.
+    /// The entries of `range`, for who looks at many of them once: what is read for it stays out of
+    /// the block cache.
     pub fn scan_aside<'k>(&self, range: impl RangeBounds<&'k [u8]>, direction: Direction) -> Scan<'_> {
         let mut options = ReadOptions::default();
         options.fill_cache(false);
         self.scan_with(range, direction, options, None)
     }
 
-    /// The entries of `range` as long as none is behind more than `max_skipped` removed ones in a row: that ends the scan with
-    /// [`Error::WouldWait`].
+    /// The entries of `range` as long as none is behind more than `max_skipped` removed ones in a
+    /// row: that ends the scan with [`Error::WouldBlock`].
     pub fn scan_skipping<'k>(
         &self,
         range: impl RangeBounds<&'k [u8]>,
@@ -95,10 +99,10 @@ impl Store {
         self.scan_with(range, direction, options, None)
     }
 
-    /// The entries of `range` as far as they can be had without waiting, and without stepping over many that were removed: what cannot ends
-    /// the scan with [`Error::WouldWait`].
-    pub fn scan_at_once<'k>(&self, range: impl RangeBounds<&'k [u8]>, direction: Direction) -> Scan<'_> {
-        self.scan_with(range, direction, self.at_once.scan_options(), Some(&self.at_once))
+    /// The entries of `range` as far as they can be had without waiting, and without stepping over
+    /// many that were removed: what cannot ends the scan with [`Error::WouldBlock`].
+    pub fn try_scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, direction: Direction) -> Scan<'_> {
+        self.scan_with(range, direction, self.non_blocking.scan_options(), Some(&self.non_blocking))
     }
 
     fn scan_with<'s, 'k>(
@@ -106,7 +110,7 @@ impl Store {
         range: impl RangeBounds<&'k [u8]>,
         direction: Direction,
         mut options: ReadOptions,
-        at_once: Option<&'s AtOnce>,
+        non_blocking: Option<&'s NonBlockingReads>,
     ) -> Scan<'s> {
         let from = lower_bound(range.start_bound());
         let to = upper_bound(range.end_bound());
@@ -119,15 +123,22 @@ impl Store {
             options.set_iterate_upper_bound(to);
         }
         // Before the iterator is made.
-        let reader = self.values.as_ref().map(DataLayer::reader);
+        let reader = self.values.as_ref().map(ValueStore::reader);
         let begin = || self.db.raw_iterator_cf_opt(&self.family, options);
-        let rows = match at_once {
-            Some(at_once) => at_once.read(begin),
+        let rows = match non_blocking {
+            Some(non_blocking) => non_blocking.read(begin),
             None => begin(),
         };
-        let rows = Rows::new(rows, direction, if empty { None } else { Some(bounds) }, at_once, &self.skipped);
-        let (ahead, record, is_at_once) = (Ahead::default(), Vec::new(), at_once.is_some());
-        Scan { store: self, rows, ahead, is_at_once, row: None, record, has_ended: false, _reader: reader }
+        let rows = Rows::new(rows, direction, if empty { None } else { Some(bounds) }, non_blocking, &self.skipped);
+        let (ahead, record, is_non_blocking) = (Ahead::default(), Vec::new(), non_blocking.is_some());
+        Scan { store: self, rows, ahead, is_non_blocking, row: None, record, has_ended: false, _reader: reader }
+    }
+}
+
+impl<'s> Snapshot<'s> {
+    /// The entries of `range` at the moment of the snapshot.
+    pub fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, direction: Direction) -> Result<Scan<'s>> {
+        self.store.scan(range, direction, Some(self))
     }
 }
 
@@ -152,8 +163,8 @@ impl Scan<'_> {
         let header = Header::decode(stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
         let value = match (header.kind, values) {
             (Kind::Inline, _) => &stored[header.bytes..],
-            (Kind::Separated(pointer), Some(values)) if self.is_at_once => {
-                let value = values.read_at_once(key, pointer, &mut self.record).map_err(|_| Error::WouldWait)?;
+            (Kind::Separated(pointer), Some(values)) if self.is_non_blocking => {
+                let value = values.try_read(key, pointer, &mut self.record).map_err(|_| Error::WouldBlock)?;
                 &self.record[value]
             }
             (Kind::Separated(pointer), Some(values)) => {
@@ -166,8 +177,8 @@ impl Scan<'_> {
         Ok(Some(Entry { key, value, attributes: header.attributes }))
     }
 
-    /// The next key, with what stands beside its value, or `None` after the last. No value is read. Do not mix it with
-    /// [`next_entry`](Self::next_entry).
+    /// The next key, with what stands beside its value, or `None` after the last. No value is read.
+    /// Do not mix it with [`next_entry`](Self::next_entry).
     pub fn next_key(&mut self) -> Result<Option<(&[u8], Attributes)>> {
         if std::mem::replace(&mut self.has_ended, true) || !self.rows.advance()? {
             return Ok(None);
@@ -178,7 +189,8 @@ impl Scan<'_> {
         Ok(Some((key, header.attributes)))
     }
 
-    /// Entries that it has stepped over so far because they are gone: deletions, what these hide, and older versions.
+    /// Entries that it has stepped over so far because they are gone: deletions, what these shadow,
+    /// and older versions.
     pub fn skipped(&self) -> u64 {
         self.rows.skipped()
     }

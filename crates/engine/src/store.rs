@@ -1,4 +1,5 @@
-//! The store: opening, upkeep, closing. Writes are in [`crate::write`], reads in [`crate::read`] and [`crate::scan`].
+//! The store: opening, maintenance, closing. Writes are in [`crate::write`], reads in
+//! [`crate::read`] and [`crate::scan`].
 
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,9 @@ use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
 use ecotone_rocks_sys::filesystem::{TapEvent, hooked_env};
 use ecotone_rocks_sys::tables::{FamilyTable, TableMetadata, family_tables, live_tables};
 use ecotone_rocks_sys::version::self_test;
+use ecotone_valuelog::ValueLog;
+use ecotone_valuelog::sync_failure::SyncFailure;
+use ecotone_valuelog::tap::Tap;
 use parking_lot::Mutex;
 use rust_rocksdb::checkpoint::Checkpoint;
 use rust_rocksdb::{
@@ -17,43 +21,42 @@ use rust_rocksdb::{
     WriteOptions as RocksWriteOptions,
 };
 
-use crate::at_once::AtOnce;
-use crate::cleanup::{self, Cleanup};
-use crate::data_layer::{DataLayer, Opening, Shared};
-use crate::dedup::known::{KnownSamples, max_samples};
-use crate::dedup::sketch::{Sketching, add_collectors};
-use crate::dedup::{self, Dedup};
-use crate::directory_lock::{DirectoryLock, unless_in_use};
+use crate::background::BackgroundThread;
+use crate::cleanup;
+use crate::collectors::add_collectors;
+use crate::compaction::internal::InternalCompactions;
+use crate::compaction::jobs::{BackgroundState, Running, Totals};
+use crate::compaction::table_changes::{TableChanges, TableSubscriber};
+use crate::dedup;
+use crate::dedup::sample_registry::{SampleRegistry, max_samples};
+use crate::dedup::sketch::Sketching;
+use crate::directory_lock::{DirectoryLock, another_process, unless_in_use};
 use crate::durable_logs::DurableTap;
 use crate::duties::ThreadDuties;
 use crate::error::is_disk_full;
+use crate::events::sync_failures_to;
 use crate::expired::ExpiredValues;
 use crate::family::{DATA_FAMILY, DataFamily};
-use crate::idle::{self, Idle};
-use crate::inspect::live;
-use crate::limits::ballast::Shortage;
-use crate::limits::bookkeeping_bytes;
-use crate::limits::expired_tables::ExpiredTables;
-use crate::limits::gate::Gate;
-use crate::limits::watch::Watch;
-use crate::listener::{BackgroundState, Listener, Running, Totals};
+use crate::idle;
+use crate::layout;
+use crate::listener::Listener;
+use crate::non_blocking::{NonBlockingReads, ending_early};
 use crate::offload::adapter::{Adapter, OffloadState, OnlyHere};
 use crate::offload::slots::LocalSlots;
 use crate::options::MIN_OPEN_FILES;
-use crate::own_compactions::OwnCompactions;
 use crate::raw::TableLimit;
-use crate::read::ending_early;
 use crate::row_cache::RowCache;
+use crate::space::admission::AdmissionControl;
+use crate::space::ballast::Shortage;
+use crate::space::expired_tables::ExpiredTables;
+use crate::space::watch;
 use crate::stall::StallClock;
-use crate::sync_failure::SyncFailure;
-use crate::table_changes::TableChanges;
-use crate::tap::Tap;
-use crate::values::ValueLog;
-use crate::values::replay::{Replay, ReplayOutcome};
+use crate::value_store::replay::{Replay, ReplayOutcome};
+use crate::value_store::{Components, Opening, ValueStore};
 use crate::wal_sync::{NotSynced, Synced, WalSync, WalSyncs};
 use crate::{
-    Counters, DedupProperties, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties,
-    ValueLogProperties, held_checkpoint, identity, log_check, properties, tuning,
+    Counters, DedupProperties, Durability, Error, FreeSpace, OpenMode, Result, StoreOptions, StoreProperties,
+    ValueLogProperties, identity, log_check, properties, tuning,
 };
 
 /// Compactions that run here at a time after a failed offload, unless the options say otherwise.
@@ -61,29 +64,30 @@ const DEFAULT_LOCAL_SLOTS: usize = 2;
 
 /// One LSM tree in one directory. `Send + Sync`; share it in an `Arc`. All calls block.
 ///
-/// Dropping a store closes it like [`close`](Self::close), with errors logged. Nothing that was acknowledged is lost
-/// either way, nor by a kill of the process.
+/// Dropping a store closes it like [`close`](Self::close), with errors logged. Nothing that was
+/// acknowledged is lost either way, nor by a kill of the process.
 pub struct Store {
-    // These five before `db`: their threads must have ended, and no callback may reach the store, when the database goes.
+    // These five before `db`: their threads must have ended, and no callback may reach the store,
+    // when the database goes.
     wal_sync: Option<WalSync>,
-    watch: Option<Watch>,
-    dedup: Option<Dedup>,
-    cleanup: Option<Cleanup>,
-    idle: Option<Idle>,
-    pub(crate) values: Option<DataLayer>,
+    watch: Option<BackgroundThread>,
+    dedup: Option<BackgroundThread>,
+    cleanup: Option<BackgroundThread>,
+    idle: Option<BackgroundThread>,
+    pub(crate) values: Option<ValueStore>,
     pub(crate) db: Arc<DB>,
     pub(crate) family: DataFamily,
     pub(crate) read_options: ReadOptions,
     /// For lookups that end early.
     pub(crate) read_some: ReadOptions,
-    pub(crate) at_once: AtOnce,
+    pub(crate) non_blocking: NonBlockingReads,
     /// What scans have stepped over.
-    pub(crate) skipped: Arc<cleanup::Shared>,
+    pub(crate) skipped: Arc<cleanup::CleanupState>,
     pub(crate) rows: Option<RowCache>,
     pub(crate) write_unsynced: RocksWriteOptions,
     pub(crate) write_synced: RocksWriteOptions,
     /// As `write_unsynced`, and never waits.
-    pub(crate) write_at_once: RocksWriteOptions,
+    pub(crate) write_non_blocking: RocksWriteOptions,
     pub(crate) durability: Durability,
     directory: PathBuf,
     mode: OpenMode,
@@ -97,14 +101,14 @@ pub struct Store {
     /// What its opening met.
     pub(crate) replayed: Arc<ReplayOutcome>,
     /// Where the store takes writes.
-    pub(crate) gate: Option<Arc<Gate>>,
-    pub(crate) own: Arc<OwnCompactions>,
+    pub(crate) admission: Option<Arc<AdmissionControl>>,
+    pub(crate) internal: Arc<InternalCompactions>,
     /// How many ranges of keys were removed.
     pub(crate) removed_ranges: Arc<AtomicU64>,
     offload: Option<Arc<OffloadState>>,
     /// Where tables tell of their keys.
-    known: Option<Arc<KnownSamples>>,
-    dedup_shared: Arc<dedup::Shared>,
+    samples: Option<Arc<SampleRegistry>>,
+    dedup_shared: Arc<dedup::DedupState>,
     max_subcompactions: AtomicU32,
     closed: bool,
     /// Held by the check that runs.
@@ -119,8 +123,9 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] names the option that is out of range; [`Error::NotFound`],
-    /// [`Error::AlreadyExists`] and [`Error::WrongFormat`] say what the directory holds; [`Error::Locked`] that it is in
-    /// use; [`Error::InUse`] that it is, and cannot even be read; [`Error::Corrupt`] that files are damaged.
+    /// [`Error::AlreadyExists`] and [`Error::WrongFormat`] say what the directory holds;
+    /// [`Error::Locked`] that it is in use; [`Error::InUse`] that it is, and cannot even be read;
+    /// [`Error::Corrupt`] that files are damaged.
     pub fn open(directory: &Path, mode: OpenMode, options: StoreOptions) -> Result<Self> {
         Self::open_as_found(directory, mode, options).map_err(|error| match mode {
             OpenMode::ReadOnly => unless_in_use(directory, error),
@@ -128,7 +133,8 @@ impl Store {
         })
     }
 
-    /// On a disk that turns out to be full only when it is written to it is tried once more, with what can be freed.
+    /// On a disk that turns out to be full only when it is written to it is tried once more, with
+    /// what can be freed.
     fn open_as_found(directory: &Path, mode: OpenMode, options: StoreOptions) -> Result<Self> {
         match Self::open_once(directory, mode, options.clone(), false) {
             Err(Error::DiskFull { .. }) if mode != OpenMode::ReadOnly => {
@@ -143,18 +149,19 @@ impl Store {
         self_test().map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let directory = std::path::absolute(directory).map_err(|e| Error::io("resolve", directory, &e))?;
         identity::prepare(&directory, mode, &Tap::of(options.hooks.as_ref()))?;
-        // RocksDB writes its paths into files and hands them to workers: they must not depend on the working directory, and a worker
-        // refuses to write where a path climbs.
+        // RocksDB writes its paths into files and hands them to workers: they must not depend on
+        // the working directory, and a worker refuses to write where a path climbs.
         let directory = std::fs::canonicalize(&directory).map_err(|e| Error::io("resolve", &directory, &e))?;
 
         let writable = mode != OpenMode::ReadOnly;
-        // Before anything is listed: segments of a process that is still alive would grow behind our back.
+        // Before anything is listed: segments of a process that is still alive would grow behind
+        // our back.
         let lock = if writable {
             let must = options.separation.is_some() || identity::read(&directory)?.has_value_log();
             let lock = DirectoryLock::for_writing(&directory, must)?;
-            live::remove_left(&directory);
+            layout::remove_checked(&directory);
             if lock.is_held() {
-                held_checkpoint::remove_left(&directory);
+                layout::remove_held_checkpoints(&directory);
             }
             Some(lock)
         } else {
@@ -172,22 +179,29 @@ impl Store {
         let mut rocks_options = tuning::store_options(&options);
         // The first WAL as a whole is what no numbers of writes miss.
         rocks_options.set_track_and_verify_wals(logs.may_want_a_wal());
-        let gate = if writable {
-            // The copy is made before the options hold anything that holds the gate.
-            Some(Arc::new(Gate::new(&directory, &options, rocks_options.clone())?))
+        let admission = if writable {
+            // The copy is made before the options hold anything that holds admission control.
+            Some(Arc::new(AdmissionControl::new(&directory, &options, rocks_options.clone())?))
         } else {
             None
         };
         let running = Arc::<Running>::default();
         let totals = Arc::<Totals>::default();
-        let own = OwnCompactions::new(gate.clone(), running.clone(), totals.clone(), options.events.clone());
-        let own = Arc::new(own);
+        let internal =
+            InternalCompactions::new(admission.clone(), running.clone(), totals.clone(), options.events.clone());
+        let internal = Arc::new(internal);
         let mut hooks = options.hooks.clone();
-        let expired = ExpiredValues::of(&options);
-        let failure = SyncFailure::told_to(options.events.clone());
+        let expired = ExpiredValues::of(options.reclaim_expired);
+        let failure = SyncFailure::reporting_to(sync_failures_to(options.events.clone()));
         let replayed = Arc::<ReplayOutcome>::default();
-        let shared = Shared { gate: gate.as_ref(), own: &own, failure: &failure, logs: &logs, outcome: &replayed };
-        let values = Opening::prepare(&directory, shared, expired, &options, &mut hooks, &mut rocks_options)?;
+        let components = Components {
+            admission: admission.as_ref(),
+            internal: &internal,
+            failure: &failure,
+            logs: &logs,
+            outcome: &replayed,
+        };
+        let values = Opening::prepare(&directory, components, expired, &options, &mut hooks, &mut rocks_options)?;
         if values.is_none() {
             rocks_options.set_wal_filter(Replay::new(&directory, None, logs, replayed.clone()));
             if let Some(expired) = expired {
@@ -200,18 +214,19 @@ impl Store {
             .inspect(|tap| hooks.tap = Some(tap.clone()));
         let env = hooked_env(hooks).map_err(|error| Error::Rocks { detail: error.to_string() })?;
         rocks_options.set_env(&env);
-        if let Some(gate) = &gate {
-            let (info_log_bytes, manifest_bytes) = bookkeeping_bytes(gate.space_bytes());
+        if let Some(admission) = &admission {
+            let (info_log_bytes, manifest_bytes) = tuning::bookkeeping_bytes(admission.space_bytes());
             tuning::limit_bookkeeping(&mut rocks_options, info_log_bytes, manifest_bytes);
-            gate.limit_tables(TableLimit::new(&mut rocks_options, &env)?)?;
+            admission.limit_tables(TableLimit::new(&mut rocks_options, &env)?)?;
         }
         let table_format = tuning::table_format(&options, values.is_some());
-        let known = table_format.collects.samples.then(|| {
+        let samples = table_format.collects.samples.then(|| {
             let asks_filters = table_format.collects.filter_bits_per_key > 0;
             let memory_bytes = options.memory.as_ref().map(|memory| memory.limit_bytes());
-            KnownSamples::new(max_samples(memory_bytes), asks_filters.then_some(options.dedup.max_filter_bytes))
+            SampleRegistry::new(max_samples(memory_bytes), asks_filters.then_some(options.dedup.max_filter_bytes))
         });
-        let sketching = known.as_ref().map_or_else(|| Sketching::new(0).into(), |known| known.sketching().clone());
+        let sketching =
+            samples.as_ref().map_or_else(|| Sketching::new(0).into(), |samples| samples.sketching().clone());
         add_collectors(&mut rocks_options, table_format.collects, &sketching);
         let duties = ThreadDuties::new(options.duties.clone());
         let background = Arc::<BackgroundState>::default();
@@ -219,19 +234,33 @@ impl Store {
         let offload = options.offload.clone().filter(|_| writable).map(|offload| {
             let slots = options.local_slots.clone().unwrap_or_else(|| LocalSlots::new(DEFAULT_LOCAL_SLOTS));
             let only_here = OnlyHere { reclaims_expired: options.reclaim_expired };
-            OffloadState::new(offload, slots, running.clone(), duties.clone(), table_format, own.clone(), only_here)
+            OffloadState::new(
+                offload,
+                slots,
+                running.clone(),
+                duties.clone(),
+                table_format,
+                internal.clone(),
+                only_here,
+            )
         });
         if let Some(offload) = &offload {
             rocks_options.set_compaction_service(Adapter(offload.clone()));
         }
         let dedup_settings = dedup::Settings::of(&options).filter(|_| writable);
-        let dedup_shared = Arc::<dedup::Shared>::default();
-        let changes = Arc::new(TableChanges {
-            known: known.clone(),
-            values: values.as_ref().map(Opening::table_events),
-            dedup: dedup_settings.as_ref().map(|_| dedup_shared.clone()),
-        });
-        own.tell_of_changes(changes.clone());
+        let dedup_shared = Arc::<dedup::DedupState>::default();
+        let mut subscribers: Vec<Arc<dyn TableSubscriber>> = Vec::new();
+        if let Some(samples) = &samples {
+            subscribers.push(samples.clone());
+        }
+        if let Some(values) = &values {
+            subscribers.push(values.notifier().clone());
+        }
+        if dedup_settings.is_some() {
+            subscribers.push(dedup_shared.clone());
+        }
+        let changes = Arc::new(TableChanges::new(subscribers));
+        internal.set_table_changes(changes.clone());
         rocks_options.add_event_listener(Listener {
             running,
             totals: totals.clone(),
@@ -240,9 +269,9 @@ impl Store {
             duties: duties.clone(),
             events: options.events.clone(),
             offload: offload.clone(),
-            own: own.clone(),
+            internal: internal.clone(),
             changes,
-            gate: gate.clone(),
+            admission: admission.clone(),
         });
 
         if let Some(shortage) = shortage {
@@ -254,18 +283,19 @@ impl Store {
         let Some(family) = DataFamily::of(&db) else {
             return Err(Error::WrongFormat { directory, reason: format!("it has no column family {DATA_FAMILY:?}") });
         };
-        // On a full disk what was replayed stays in its WALs. Where a part of them was passed over they must go before anything else is
-        // written, as at any other opening: the next replay would take that part for acknowledged, or stop before what follows it.
+        // On a full disk what was replayed stays in its WALs. Where a part of them was passed over
+        // they must go before anything else is written, as at any other opening: the next replay
+        // would take that part for acknowledged, or stop before what follows it.
         if shortage.is_some() && replayed.is_stopped.load(Ordering::Relaxed) {
             db.flush_cf_opt(&family, &FlushOptions::default()).map_err(|error| Error::from_rocks(&error))?;
         }
         if writable {
             // Where the file system has no locks, nobody else has the store now.
-            held_checkpoint::remove_left(&directory);
+            layout::remove_held_checkpoints(&directory);
         }
-        let value_events = values.as_ref().map(Opening::table_events);
-        let values = match (values, &known) {
-            (Some(values), Some(known)) => Some(values.finish(&directory, &db, family, known.clone(), writable)?),
+        let value_events = values.as_ref().map(|values| values.notifier().clone());
+        let values = match (values, &samples) {
+            (Some(values), Some(samples)) => Some(values.finish(&directory, &db, family, samples.clone(), writable)?),
             _ => None,
         };
         let log = values.as_ref().map(|values| values.log.clone());
@@ -277,64 +307,66 @@ impl Store {
             }
             false => None,
         };
-        let watch = match &gate {
-            Some(gate) => {
-                gate.opened(&db, family);
-                let expired = expired.map(|_| ExpiredTables::new(own.clone(), options.target_file_bytes));
+        let watch = match &admission {
+            Some(admission) => {
+                admission.opened(&db, family);
+                let expired = expired.map(|_| ExpiredTables::new(internal.clone(), options.target_file_bytes));
                 let memtable_bytes = shortage.map(|_| options.memtable_bytes);
-                let started = Watch::start(gate.clone(), value_events, expired, memtable_bytes);
+                let started = watch::start(admission.clone(), value_events, expired, memtable_bytes);
                 Some(started.map_err(|e| Error::io("start the thread that watches the space of", &directory, &e))?)
             }
             None => None,
         };
-        let dedup = match (dedup_settings, &known) {
-            (Some(settings), Some(known)) => {
-                let parts = dedup::Parts {
-                    known: known.clone(),
-                    own: own.clone(),
-                    gate: gate.clone(),
+        let dedup = match (dedup_settings, &samples) {
+            (Some(settings), Some(samples)) => {
+                let components = dedup::DedupComponents {
+                    samples: samples.clone(),
+                    internal: internal.clone(),
+                    admission: admission.clone(),
                     background: background.clone(),
                     totals: totals.clone(),
                     duties,
                 };
-                let started = Dedup::start(settings, parts, dedup_shared.clone(), &db, family);
+                let started = dedup::start(settings, components, dedup_shared.clone(), &db, family);
                 Some(started.map_err(|e| Error::io("start the thread that looks for duplicates in", &directory, &e))?)
             }
             _ => None,
         };
-        let skipped = Arc::<cleanup::Shared>::default();
+        let skipped = Arc::<cleanup::CleanupState>::default();
         let cleanup = match writable {
             true => {
-                let parts = cleanup::Parts { own: own.clone(), gate: gate.clone(), family };
-                let started = Cleanup::start(skipped.clone(), parts, &db);
+                let components =
+                    cleanup::CleanupComponents { internal: internal.clone(), admission: admission.clone(), family };
+                let started = cleanup::start(skipped.clone(), components, &db);
                 Some(started.map_err(|e| Error::io("start the thread that cleans up", &directory, &e))?)
             }
             false => None,
         };
         let removed_ranges = Arc::<AtomicU64>::default();
-        let idle = match gate.clone().filter(|_| options.reclaim_idle) {
-            Some(gate) => {
-                let parts = idle::Parts {
+        let idle = match admission.clone().filter(|_| options.reclaim_idle) {
+            Some(admission) => {
+                let components = idle::IdleComponents {
                     directory: directory.clone(),
-                    own: own.clone(),
-                    gate,
+                    internal: internal.clone(),
+                    admission,
                     removed_ranges: removed_ranges.clone(),
-                    expired: expired.map(|_| ExpiredTables::new(own.clone(), options.target_file_bytes)),
-                    values: values.as_ref().and_then(DataLayer::for_reclaim),
+                    expired: expired.map(|_| ExpiredTables::new(internal.clone(), options.target_file_bytes)),
+                    values: values.as_ref().and_then(ValueStore::for_reclaim),
                 };
-                let started = Idle::start(parts, &db, family);
+                let started = idle::start(components, &db, family);
                 Some(started.map_err(|e| Error::io("start the thread that frees the garbage of", &directory, &e))?)
             }
             None => None,
         };
-        // Nothing fails from here on: the database must not be dropped while a compaction thread borrows it.
+        // Nothing fails from here on: the database must not be dropped while a compaction thread
+        // borrows it.
         if let Some(offload) = &offload {
             offload.set_database(&db);
         }
         let mut write_synced = RocksWriteOptions::default();
         write_synced.set_sync(true);
-        let mut write_at_once = RocksWriteOptions::default();
-        write_at_once.set_no_slowdown(true);
+        let mut write_non_blocking = RocksWriteOptions::default();
+        write_non_blocking.set_no_slowdown(true);
         let has_pointers = values.is_some();
         Ok(Self {
             wal_sync,
@@ -347,12 +379,12 @@ impl Store {
             family,
             read_options: ReadOptions::default(),
             read_some: ending_early(ReadOptions::default()),
-            at_once: AtOnce::of(&options),
+            non_blocking: NonBlockingReads::of(&options),
             skipped,
             rows: options.row_cache_bytes.filter(|bytes| *bytes > 0).map(|bytes| RowCache::new(bytes, has_pointers)),
             write_unsynced: RocksWriteOptions::default(),
             write_synced,
-            write_at_once,
+            write_non_blocking,
             durability: options.durability,
             directory,
             mode,
@@ -363,11 +395,11 @@ impl Store {
             wal_syncs,
             durable_logs,
             replayed,
-            gate,
-            own,
+            admission,
+            internal,
             removed_ranges,
             offload,
-            known,
+            samples,
             dedup_shared,
             max_subcompactions: AtomicU32::new(options.max_subcompactions),
             closed: false,
@@ -381,11 +413,13 @@ impl Store {
         &self.directory
     }
 
-    /// Writes all memtables to tables. With `wait`, returns when they are durable; without, when it has begun.
+    /// Writes all memtables to tables. With `wait`, returns when they are durable; without, when it
+    /// has begun.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] without `wait` while writes are stopped: RocksDB begins no flush then that nobody waits for. Try again.
+    /// [`Error::Busy`] without `wait` while writes are stopped: RocksDB begins no flush then that
+    /// nobody waits for. Try again.
     pub fn flush(&self, wait: bool) -> Result<()> {
         self.check_writable()?;
         let mut options = FlushOptions::default();
@@ -395,12 +429,14 @@ impl Store {
         self.db.flush_cf_opt(&self.family, &options).map_err(|e| self.failure(&e))
     }
 
-    /// Compacts all tables that hold keys of `range`, down to the last level that has any, and waits for it.
+    /// Compacts all tables that hold keys of `range`, down to the last level that has any, and
+    /// waits for it.
     ///
     /// # Errors
     ///
-    /// [`Error::Background`] when the compaction failed in a way that stopped the store. [`Error::OutOfSpace`] when a compaction
-    /// was put off meanwhile because it would not have fitted: a part of the range may be as it was.
+    /// [`Error::Background`] when the compaction failed in a way that stopped the store.
+    /// [`Error::OutOfSpace`] when a compaction was deferred meanwhile because it would not have
+    /// fitted: a part of the range may be as it was.
     pub fn compact<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<()> {
         self.check_writable()?;
         let bound = |bound: Bound<&&'k [u8]>| match bound {
@@ -408,21 +444,22 @@ impl Store {
             Bound::Unbounded => None,
         };
         let (begin, end) = (bound(range.start_bound()), bound(range.end_bound()));
-        let put_off = || self.gate.as_ref().map(|gate| gate.compactions_put_off());
-        let put_off_before = put_off();
+        let deferred = || self.admission.as_ref().map(|admission| admission.compactions_deferred());
+        let deferred_before = deferred();
         self.db.compact_range_cf_opt(&self.family, begin, end, &CompactOptions::default());
         // RocksDB's C API does not return the outcome.
         match self.background.error() {
             Some(detail) => Err(Error::Background { detail }),
-            None => match &self.gate {
-                Some(gate) if put_off() != put_off_before => Err(gate.out_of_space()),
+            None => match &self.admission {
+                Some(admission) if deferred() != deferred_before => Err(admission.out_of_space()),
                 _ => Ok(()),
             },
         }
     }
 
-    /// Makes a copy of the store as it is now in `directory`, which must not exist; its parent must. Tables are linked,
-    /// not copied, where both are on one file system. The copy is a store of its own.
+    /// Makes a copy of the store as it is now in `directory`, which must not exist; its parent
+    /// must. Tables are linked, not copied, where both are on one file system. The copy is a store
+    /// of its own.
     pub fn checkpoint(&self, directory: &Path) -> Result<()> {
         self.check_writable()?;
         // Its own name is made durable in the directory above, which a name alone does not tell.
@@ -443,20 +480,22 @@ impl Store {
         identity::write(directory, identity, &Tap::SILENT)
     }
 
-    /// Sets into how many parts an L0 or manual compaction is split that begins from now on; at least 1. Writes a new
-    /// OPTIONS file where the number changes, so it is for the scale of seconds.
-    pub fn set_max_subcompactions(&self, parts: u32) -> Result<()> {
+    /// Sets into how many subcompactions an L0 or manual compaction is split that begins from now
+    /// on; at least 1. Writes a new OPTIONS file where the number changes, so it is for the scale
+    /// of seconds.
+    pub fn set_max_subcompactions(&self, subcompactions: u32) -> Result<()> {
         self.check_writable()?;
-        if parts == 0 {
+        if subcompactions == 0 {
             return Err(Error::invalid("max_subcompactions", "0 is below the least, 1"));
         }
-        if self.max_subcompactions.swap(parts, Ordering::Relaxed) == parts {
+        if self.max_subcompactions.swap(subcompactions, Ordering::Relaxed) == subcompactions {
             return Ok(());
         }
-        self.db.set_db_options(&[("max_subcompactions", &parts.to_string())]).map_err(|e| self.failure(&e))
+        self.db.set_db_options(&[("max_subcompactions", &subcompactions.to_string())]).map_err(|e| self.failure(&e))
     }
 
-    /// Holds no more than so many tables open from now on; at least 16. Those that are open stay so until they are removed. Writes a new OPTIONS file.
+    /// Holds no more than so many tables open from now on; at least 16. Those that are open stay so
+    /// until they are removed. Writes a new OPTIONS file.
     pub fn bound_open_tables(&self, most: u32) -> Result<()> {
         self.check_writable()?;
         if most < MIN_OPEN_FILES {
@@ -477,8 +516,8 @@ impl Store {
         {
             self.stall.change_to(condition);
         }
-        let separated_bytes = self.values.as_ref().map_or(0, DataLayer::separated_bytes);
-        let counters = Counters::read(&self.rocks_options, &self.totals, &self.stall, self.gate.as_deref());
+        let separated_bytes = self.values.as_ref().map_or(0, ValueStore::separated_bytes);
+        let counters = Counters::read(&self.rocks_options, &self.totals, &self.stall, self.admission.as_deref());
         let rows = self.rows.as_ref().map(RowCache::counts).unwrap_or_default();
         let (skipped_entries, range_cleanups) = self.skipped.counts();
         Counters {
@@ -493,109 +532,115 @@ impl Store {
         }
     }
 
-    /// What scans have stepped over between two keys, both counted in, is no reason any more to clean up there: nobody will scan it again.
+    /// What scans have stepped over between two keys, both counted in, is no reason any more to
+    /// clean up there: nobody will scan it again.
     pub fn forget_skipped(&self, first: &[u8], last: &[u8]) {
         self.skipped.forget(first, last);
     }
 
     /// What the store knows of its duplicates and has done about them; `None` where it counts none.
     pub fn dedup(&self) -> Option<DedupProperties> {
-        let known = self.known.as_ref()?;
-        let found = known.look(&self.db, &self.family).or_else(|error| {
+        let samples = self.samples.as_ref()?;
+        let found = samples.look(&self.db, &self.family).or_else(|error| {
             tracing::debug!(%error, "a table cannot be asked for its keys; it counts as one without duplicates");
-            Ok::<_, Error>((self.family_tables()?, known.now()))
+            Ok::<_, Error>((self.family_tables()?, samples.now()))
         });
         let (tables, sketches) = found.ok()?;
-        Some(dedup::with_levels(self.dedup_done(known), &tables, &sketches))
+        Some(dedup::with_levels(self.dedup_done(samples), &tables, &sketches))
     }
 
-    /// The same without reading anything, and what there is as it was within the last ten seconds, or before where somebody else looks or counts; `None` also
-    /// where nobody has counted yet. Of
-    /// tables that came before the store was opened it tells once somebody has looked at them, which the store does by itself soon after.
-    pub fn dedup_at_once(&self) -> Option<DedupProperties> {
-        let known = self.known.as_ref()?;
+    /// The same without reading anything, and what there is as it was within the last ten seconds,
+    /// or before where somebody else looks or counts; `None` also where nobody has counted yet. Of
+    /// tables that came before the store was opened it tells once somebody has looked at them,
+    /// which the store does by itself soon after.
+    pub fn try_dedup(&self) -> Option<DedupProperties> {
+        let samples = self.samples.as_ref()?;
         let count = || {
-            let sketches = known.now_at_once()?;
+            let sketches = samples.read_now()?;
             Some(dedup::with_levels(DedupProperties::default(), &self.family_tables().ok()?, &sketches))
         };
-        self.dedup_shared.lately(Instant::now(), count).map(|lately| self.with_dedup_done(known, lately))
+        self.dedup_shared.cached(Instant::now(), count).map(|cached| self.with_dedup_done(samples, cached))
     }
 
-    /// As [`dedup_at_once`](Self::dedup_at_once), and where nobody has counted yet it is counted, once for all who ask meanwhile: tables that are not known yet are read for it.
-    /// `None` also where somebody else takes long to do so.
-    pub fn dedup_lately(&self) -> Option<DedupProperties> {
-        let known = self.known.as_ref()?;
-        self.dedup_at_once().or_else(|| {
-            let counted = self.dedup_shared.lately_or_first(Instant::now(), || self.dedup());
-            counted.map(|lately| self.with_dedup_done(known, lately))
+    /// As [`try_dedup`](Self::try_dedup), and where nobody has counted yet it is counted, once for
+    /// all who ask meanwhile: tables that are not known yet are read for it. `None` also where
+    /// somebody else takes long to do so.
+    pub fn cached_dedup(&self) -> Option<DedupProperties> {
+        let samples = self.samples.as_ref()?;
+        self.try_dedup().or_else(|| {
+            let counted = self.dedup_shared.cached_or_first(Instant::now(), || self.dedup());
+            counted.map(|cached| self.with_dedup_done(samples, cached))
         })
     }
 
     /// What there was as it was counted, with what has been done until now.
-    fn with_dedup_done(&self, known: &KnownSamples, lately: DedupProperties) -> DedupProperties {
+    fn with_dedup_done(&self, samples: &SampleRegistry, cached: DedupProperties) -> DedupProperties {
         DedupProperties {
-            total_keys: lately.total_keys,
-            duplicate_keys: lately.duplicate_keys,
-            relative_error: lately.relative_error,
-            hidden_bytes: lately.hidden_bytes,
-            levels: lately.levels,
-            unsampled_tables: lately.unsampled_tables,
-            unfiltered_tables: lately.unfiltered_tables,
-            ..self.dedup_done(known)
+            total_keys: cached.total_keys,
+            duplicate_keys: cached.duplicate_keys,
+            relative_error: cached.relative_error,
+            shadowed_bytes: cached.shadowed_bytes,
+            levels: cached.levels,
+            unsampled_tables: cached.unsampled_tables,
+            unfiltered_tables: cached.unfiltered_tables,
+            ..self.dedup_done(samples)
         }
     }
 
-    fn dedup_done(&self, known: &KnownSamples) -> DedupProperties {
-        DedupProperties { sketch_cpu_us: known.sketch_cpu_us(), ..self.dedup_shared.properties() }
+    fn dedup_done(&self, samples: &SampleRegistry) -> DedupProperties {
+        DedupProperties { sketch_cpu_us: samples.sketch_cpu_us(), ..self.dedup_shared.properties() }
     }
 
     /// How much room the store has, found out now; `None` where it is open read-only.
-    pub fn room(&self) -> Option<Room> {
-        let gate = self.gate.as_ref()?;
-        gate.look_again();
-        Some(gate.room())
+    pub fn free_space(&self) -> Option<FreeSpace> {
+        let admission = self.admission.as_ref()?;
+        admission.probe();
+        Some(admission.free_space())
     }
 
-    /// The same as the store itself found it last, within about a second; nothing is asked of the file system, and nobody is waited for.
-    pub fn room_at_once(&self) -> Option<Room> {
-        self.gate.as_ref().map(|gate| gate.room())
+    /// The same as the store itself found it last, within about a second; nothing is asked of the
+    /// file system, and nobody is waited for.
+    pub fn try_free_space(&self) -> Option<FreeSpace> {
+        self.admission.as_ref().map(|admission| admission.free_space())
     }
 
-    /// Why writes fail until the store recovers or is opened again: a flush, a compaction, a write of the log, or a sync of log or segments
-    /// failed.
+    /// Why writes fail until the store recovers or is opened again: a flush, a compaction, a write
+    /// of the log, or a sync of log or segments failed.
     pub fn write_failure(&self) -> Option<String> {
         let sync = self.wal_sync.as_ref().and_then(|wal_sync| wal_sync.check().err());
         sync.map(|error| error.to_string()).or_else(|| self.background.error())
     }
 
-    /// Whether who writes batches should rest after them now: see [`rest_after`](Self::rest_after).
+    /// Whether who writes batches should rest after them now: see
+    /// [`throttle_delay`](Self::throttle_delay).
     #[inline]
-    pub fn asks_for_rests(&self) -> bool {
-        self.values.as_ref().is_some_and(|values| values.pacing().asks_for_rests())
+    pub fn is_throttling(&self) -> bool {
+        self.values.as_ref().is_some_and(|values| values.throttle().is_throttling())
     }
 
-    /// How long who writes batches should rest after a write that took `busy`: more than nothing while garbage grows faster than
-    /// relocation frees it, so that the store does not outgrow what lives in it. [`put`](Self::put) rests by itself. Say with
-    /// [`has_rested`](Self::has_rested) that it was done.
-    pub fn rest_after(&self, busy: Duration) -> Duration {
-        self.values.as_ref().map_or(Duration::ZERO, |values| values.pacing().rest_after(busy))
+    /// How long who writes batches should rest after a write that took `busy`: more than nothing
+    /// while garbage grows faster than garbage collection frees it, so that the store does not
+    /// outgrow what lives in it. [`put`](Self::put) rests by itself. Say with
+    /// [`was_throttled`](Self::was_throttled) that it was done.
+    pub fn throttle_delay(&self, busy: Duration) -> Duration {
+        self.values.as_ref().map_or(Duration::ZERO, |values| values.throttle().throttle_delay(busy))
     }
 
-    /// A writer has rested because of [`rest_after`](Self::rest_after).
-    pub fn has_rested(&self, time: Duration) {
+    /// A writer has rested because of [`throttle_delay`](Self::throttle_delay).
+    pub fn was_throttled(&self, time: Duration) {
         if let Some(values) = &self.values {
-            values.pacing().has_rested(time);
+            values.throttle().was_throttled(time);
         }
     }
 
     /// What the value log holds, where the store has one.
     pub fn value_log(&self) -> Option<ValueLogProperties> {
-        self.values.as_ref().map(DataLayer::properties)
+        self.values.as_ref().map(ValueStore::properties)
     }
 
     /// The same without waiting; `None` also while a checkpoint is made or segments are removed.
-    pub fn value_log_at_once(&self) -> Option<ValueLogProperties> {
-        self.values.as_ref().and_then(DataLayer::properties_at_once)
+    pub fn try_value_log(&self) -> Option<ValueLogProperties> {
+        self.values.as_ref().and_then(ValueStore::try_properties)
     }
 
     /// All live tables.
@@ -616,7 +661,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// What could not be made durable, or an earlier background error other than a full disk. The store is closed either way.
+    /// What could not be made durable, or an earlier background error other than a full disk. The
+    /// store is closed either way.
     pub fn close(mut self) -> Result<()> {
         self.shut_down()
     }
@@ -652,7 +698,8 @@ impl Store {
         }
         if self.mode != OpenMode::ReadOnly {
             self.db.disable_manual_compaction();
-            // One that was asked for by its tables looks at nothing else once it runs, and our threads wait for theirs.
+            // One that was asked for by its tables looks at nothing else once it runs, and our
+            // threads wait for theirs.
             self.db.cancel_all_background_work(false);
             self.watch = None;
             self.dedup = None;
@@ -669,7 +716,8 @@ impl Store {
                 durable_logs.close();
             }
             match self.background.error() {
-                // What a flush or a compaction found no room for lies in the WAL, or in the tables it was made from.
+                // What a flush or a compaction found no room for lies in the WAL, or in the tables
+                // it was made from.
                 Some(detail) if outcome.is_ok() && is_disk_full(&detail) => {
                     tracing::warn!(directory = ?self.directory, detail, "the store was closed on a full disk; nothing of it is lost");
                 }
@@ -706,7 +754,8 @@ impl Store {
         }
     }
 
-    /// Sorts an error of RocksDB; one that follows from an earlier background error is named as such.
+    /// Sorts an error of RocksDB; one that follows from an earlier background error is named as
+    /// such.
     #[cold]
     pub(crate) fn failure(&self, error: &rust_rocksdb::Error) -> Error {
         match (Error::from_rocks(error), self.background.error()) {
@@ -749,7 +798,7 @@ fn open_database(directory: &Path, mode: OpenMode, options: &mut Options, empty:
     } else {
         DB::open_cf_descriptors(options, directory, families)
     };
-    opened.map_err(|error| Error::from_open(directory, &error))
+    opened.map_err(|error| Error::from_open(directory, &error, another_process))
 }
 
 fn start_wal_sync(

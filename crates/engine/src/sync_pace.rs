@@ -1,18 +1,21 @@
 //! When a sync in the background begins.
 //!
-//! A loss of power takes what was written since the begin of the last sync that has ended. A write that comes right behind the begin of one
-//! is covered by the next, which has ended two syncs and a pause later: all three together are to be a [`SYNC_INTERVAL`].
+//! A loss of power takes what was written since the begin of the last sync that has ended. A write
+//! that comes right behind the begin of one is covered by the next, which has ended two syncs and a
+//! pause later: all three together are to be a [`SYNC_INTERVAL`].
 
 use std::time::Duration;
 
-/// So long after a write with [`Durability::EverySecond`](crate::Durability::EverySecond) it is durable, where no sync takes longer than
-/// a third of that, nor longer than [`SyncPace`] expects.
+/// So long after a write with [`Durability::EverySecond`](crate::Durability::EverySecond) it is
+/// durable, where no sync takes longer than a third of that, nor longer than [`SyncPace`] expects.
 pub const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a sync is expected to take on a device of which nothing is known: with more, two and a pause as long do not fit in the interval.
+/// What a sync is expected to take on a device of which nothing is known: with more, two and a
+/// pause as long do not fit in the interval.
 const MAX_THAT_FITS: Duration = Duration::from_millis(SYNC_INTERVAL.as_millis() as u64 / 3);
 
-/// How long syncs pause. They are expected to take as long as the longest one lately: what there is to write changes from one to the next.
+/// How long syncs pause. They are expected to take as long as the longest one lately: what there is
+/// to write changes from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SyncPace {
     expected: Duration,
@@ -24,13 +27,15 @@ impl SyncPace {
         Self { expected: MAX_THAT_FITS }
     }
 
-    /// A sync took so long. One that was longer than others is forgotten by an eighth with each further one.
+    /// A sync took so long. One that was longer than others is forgotten by an eighth with each
+    /// further one.
     pub fn took(&mut self, took: Duration) {
         self.expected = took.max(self.expected * 7 / 8);
     }
 
-    /// From the end of a sync to the begin of the next. On a device too slow for the interval syncs take half of the time and no more, so
-    /// that it has time for all else; at most the interval is paused.
+    /// From the end of a sync to the begin of the next. On a device too slow for the interval syncs
+    /// take half of the time and no more, so that it has time for all else; at most the interval is
+    /// paused.
     pub fn pause(&self) -> Duration {
         SYNC_INTERVAL.saturating_sub(2 * self.expected).max(self.expected.min(SYNC_INTERVAL))
     }

@@ -1,4 +1,4 @@
-//! What RocksDB is told: every option that this room sets, and why.
+//! What RocksDB is told: every option that this crate sets, and why.
 
 use ecotone_rocks_sys::memtable;
 use rust_rocksdb::{
@@ -6,25 +6,40 @@ use rust_rocksdb::{
     statistics::StatsLevel,
 };
 
+use crate::collectors::add_collectors;
 use crate::dedup::filters;
-use crate::dedup::sketch::{Sketching, add_collectors};
-use crate::limits::ballast::Shortage;
-use crate::offload::{Collects, TableFormat};
-use crate::worker::WorkerOptions;
+use crate::dedup::sketch::Sketching;
+use crate::space::ballast::Shortage;
+use crate::table_format::{Collects, TableFormat};
 use crate::{Compression, DedupMode, MemtableOrder, StoreOptions, raw};
 
 /// The block cache of a store that was given no [`MemoryLimit`](crate::MemoryLimit), in bytes.
 const OWN_CACHE_BYTES: usize = 64 * 1024 * 1024;
 
-/// Of a memtable, for a filter of its keys: some 8 bits for each of them where an entry has 100 bytes.
+/// Of a memtable, for a filter of its keys: some 8 bits for each of them where an entry has 100
+/// bytes.
 const MEMTABLE_FILTER_SHARE: f64 = 0.01;
 
 /// RocksDB's own log: its size where there is space, and the number kept.
-pub(crate) const INFO_LOG_BYTES: u64 = 16 * 1024 * 1024;
+const INFO_LOG_BYTES: u64 = 16 * 1024 * 1024;
 const INFO_LOGS_KEPT: usize = 3;
 
 /// A MANIFEST is begun anew beyond this size: a worker reads it whole for every job.
-pub(crate) const MANIFEST_BYTES: u64 = 64 * 1024 * 1024;
+const MANIFEST_BYTES: u64 = 64 * 1024 * 1024;
+
+/// RocksDB's own log ends at one in so many parts of the space, and four such are kept; never more
+/// than 16 MiB each.
+const INFO_LOG_SHARE: u64 = 256;
+
+/// A MANIFEST is begun anew at one in so many parts of the space, and never beyond 64 MiB.
+const MANIFEST_SHARE: u64 = 64;
+
+/// How long the files may get that RocksDB keeps for itself in a space of so many bytes: its log
+/// and the MANIFEST. In a small one they would take much of it.
+pub(crate) fn bookkeeping_bytes(space_bytes: u64) -> (u64, u64) {
+    let log = (space_bytes / INFO_LOG_SHARE).clamp(64 * 1024, INFO_LOG_BYTES);
+    (log, (space_bytes / MANIFEST_SHARE).clamp(1024 * 1024, MANIFEST_BYTES))
+}
 
 /// The layout of tables that follows from the options.
 pub(crate) fn table_format(options: &StoreOptions, has_value_log: bool) -> TableFormat {
@@ -34,7 +49,7 @@ pub(crate) fn table_format(options: &StoreOptions, has_value_log: bool) -> Table
         bloom_bits_per_key: options.bloom_bits_per_key,
         collects: Collects {
             references: has_value_log,
-            // Relocation goes by them as well.
+            // Garbage collection goes by them as well.
             samples: has_value_log || mode.samples(),
             filter_bits_per_key: if mode == DedupMode::Filter { filters::BITS_PER_KEY } else { 0 },
             expiry: options.reclaim_expired,
@@ -46,14 +61,15 @@ pub(crate) fn table_format(options: &StoreOptions, has_value_log: bool) -> Table
 pub(crate) fn store_options(options: &StoreOptions) -> Options {
     let mut db = Options::default();
 
-    // What rocksdb.md calls traps: WAL and MANIFEST stay append-only, acknowledged bytes reach the operating system (and
-    // a tap) before the acknowledgement.
+    // What rocksdb.md calls traps: WAL and MANIFEST stay append-only, acknowledged bytes reach the
+    // operating system (and a tap) before the acknowledgement.
     db.set_recycle_log_file_num(0);
     db.set_reuse_manifest_on_open(false);
     db.set_async_wal_precreate(false);
     db.set_manual_wal_flush(false);
-    // After a crash of the machine unsynced parts of the WAL may be missing in the middle: take the consistent prefix. A
-    // WAL that was synced and is gone or short is an error (it is tracked in the MANIFEST).
+    // After a crash of the machine unsynced parts of the WAL may be missing in the middle: take the
+    // consistent prefix. A WAL that was synced and is gone or short is an error (it is tracked in
+    // the MANIFEST).
     db.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     db.set_track_and_verify_wals_in_manifest(true);
 
@@ -65,14 +81,15 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     db.set_file_checksum_gen_factory(&FileChecksumGenFactory::crc32c());
 
     raw::use_session_directory(&mut db);
-    // Else nobody would know how many entries the tables have that were there before. Where all are held open their properties are at hand; else those of 20 are read, and
-    // stand for the others.
+    // Else nobody would know how many entries the tables have that were there before. Where all are
+    // held open their properties are at hand; else those of 20 are read, and stand for the others.
     db.set_skip_stats_update_on_db_open(false);
     limit_bookkeeping(&mut db, INFO_LOG_BYTES, MANIFEST_BYTES);
     db.set_keep_log_file_num(INFO_LOGS_KEPT);
     db.set_stats_dump_period_sec(0);
     db.set_stats_persist_period_sec(0);
-    // The counters of `Store::counters`; histograms and timers would cost a clock reading for each operation.
+    // The counters of `Store::counters`; histograms and timers would cost a clock reading for each
+    // operation.
     db.enable_statistics();
     db.set_statistics_level(StatsLevel::ExceptHistogramOrTimers);
 
@@ -81,7 +98,8 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     if options.memtable_order == MemtableOrder::Tree {
         memtable::use_tree(&mut db);
     }
-    // Most keys that are asked for are not in a memtable, and a search of it costs as much as one of a table.
+    // Most keys that are asked for are not in a memtable, and a search of it costs as much as one
+    // of a table.
     db.set_memtable_whole_key_filtering(true);
     db.set_memtable_prefix_bloom_ratio(MEMTABLE_FILTER_SHARE);
     db.set_level_zero_file_num_compaction_trigger(int_of(options.l0_compaction_trigger));
@@ -93,11 +111,11 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     db.set_target_file_size_base(options.target_file_bytes);
     db.set_soft_pending_compaction_bytes_limit(usize_of(options.pending_slowdown_bytes));
     db.set_hard_pending_compaction_bytes_limit(usize_of(options.pending_stop_bytes));
-    // Said in any case, since RocksDB has periods of its own, of 30 days: for the tables of a store with a compaction filter, and for what
-    // lies above the last level in any store (`ttl`).
-    let sweep_seconds = if options.reclaim_expired { options.expired_sweep_seconds } else { 0 };
-    db.set_periodic_compaction_seconds(sweep_seconds);
-    db.set_ttl(sweep_seconds);
+    // Said in any case, since RocksDB has periods of its own, of 30 days: for the tables of a store
+    // with a compaction filter, and for what lies above the last level in any store (`ttl`).
+    let expired_seconds = if options.reclaim_expired { options.expired_compaction_seconds } else { 0 };
+    db.set_periodic_compaction_seconds(expired_seconds);
+    db.set_ttl(expired_seconds);
     db.set_max_subcompactions(options.max_subcompactions);
     set_background_jobs(&mut db, options);
     db.set_compression_type(compression(options.compression));
@@ -120,7 +138,8 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
         Some(memory) => {
             db.set_write_buffer_manager(memory.memtables());
             table.set_block_cache(memory.cache());
-            // Index and filter blocks count under the limit as well; those of L0 are read by every lookup.
+            // Index and filter blocks count under the limit as well; those of L0 are read by every
+            // lookup.
             table.set_cache_index_and_filter_blocks(true);
             table.set_cache_index_and_filter_blocks_with_high_priority(true);
             table.set_pin_l0_filter_and_index_blocks_in_cache(true);
@@ -139,12 +158,14 @@ pub(crate) fn limit_bookkeeping(db: &mut Options, info_log_bytes: u64, manifest_
     db.set_manifest_preallocation_size(usize_of(manifest_bytes.min(4 * 1024 * 1024)));
 }
 
-/// How large a memtable is where replay must not fill one: an entry takes some bytes more in memory than in the WAL.
+/// How large a memtable is where replay must not fill one: an entry takes some bytes more in memory
+/// than in the WAL.
 fn replayed_memtable_bytes(options: &StoreOptions, wal_bytes: u64) -> u64 {
     options.memtable_bytes.saturating_add(wal_bytes.saturating_mul(4))
 }
 
-/// Has the database write as little as it can while it is opened, and take nothing of the device ahead: there is hardly anything free.
+/// Has the database write as little as it can while it is opened, and take nothing of the device
+/// ahead: there is hardly anything free.
 pub(crate) fn write_little(db: &mut Options, options: &StoreOptions, Shortage { wal_bytes }: Shortage) {
     raw::avoid_flush_during_recovery(db);
     db.set_write_buffer_size(usize_of(replayed_memtable_bytes(options, wal_bytes)));
@@ -153,31 +174,34 @@ pub(crate) fn write_little(db: &mut Options, options: &StoreOptions, Shortage { 
     db.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Fatal, |_, _| ()));
 }
 
-/// The options of RocksDB's `default` family, which stays empty: plain, but for the size of its memtable. RocksDB allocates the first
-/// WAL after an opening for the largest memtable of any family, and recovers from a full disk only once so much is free.
+/// The options of RocksDB's `default` family, which stays empty: plain, but for the size of its
+/// memtable. RocksDB allocates the first WAL after an opening for the largest memtable of any
+/// family, and recovers from a full disk only once so much is free.
 pub(crate) fn empty_family_options(options: &StoreOptions) -> Options {
     let mut empty = Options::default();
     empty.set_write_buffer_size(usize_of(options.memtable_bytes));
     empty
 }
 
-/// Both numbers set, RocksDB takes them as they are (`DBImpl::GetBGJobLimits`). From `max_background_jobs` alone it would give
-/// a quarter to flushes, and a store that offloads needs more compactions than that leaves.
+/// Both numbers set, RocksDB takes them as they are (`DBImpl::GetBGJobLimits`). From
+/// `max_background_jobs` alone it would give a quarter to flushes, and a store that offloads needs
+/// more compactions than that leaves.
 #[allow(deprecated)] // deprecated in favour of that division, and still the only way to name both
 fn set_background_jobs(db: &mut Options, options: &StoreOptions) {
     db.set_max_background_flushes(int_of(options.background_flushes));
     db.set_max_background_compactions(int_of(options.background_compactions));
 }
 
-/// The options from which a worker's override is made: only what RocksDB does not take from the owner's OPTIONS file.
-pub(crate) fn worker_options(options: &WorkerOptions) -> Options {
+/// The options from which a worker's override is made: only what RocksDB does not take from the
+/// owner's OPTIONS file.
+pub(crate) fn worker_options(table_format: TableFormat) -> Options {
     let mut worker = Options::default();
-    let mut table = table_options(options.table_format);
+    let mut table = table_options(table_format);
     // A compaction reads every block once.
     table.disable_cache();
     worker.set_block_based_table_factory(&table);
     // Nobody asks here for the hashes of keys.
-    add_collectors(&mut worker, options.table_format.collects, &Sketching::new(0).into());
+    add_collectors(&mut worker, table_format.collects, &Sketching::new(0).into());
     worker.set_file_checksum_gen_factory(&FileChecksumGenFactory::crc32c());
     worker
 }

@@ -5,14 +5,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
+use ecotone_valuelog::sync_failure::SyncFailure;
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::DB;
 
-use crate::listener::BackgroundState;
-use crate::sync_failure::SyncFailure;
+use crate::background::BackgroundThread;
+use crate::compaction::jobs::BackgroundState;
 use crate::sync_pace::SyncPace;
 use crate::{Error, Result};
 
@@ -21,17 +21,21 @@ use crate::{Error, Result};
 pub(crate) enum Synced {
     /// All is durable.
     Now,
-    /// It must be tried again: nothing can be synced while the disk is full, and nothing is written either.
+    /// It must be tried again: nothing can be synced while the disk is full, and nothing is written
+    /// either.
     Later,
 }
 
-/// What RocksDB says to a sync of a file that an append to has failed, before it tells of a background error
-/// (`GetWriterHasPreviousErrorStatus`). A sync that failed is told in other words, and first.
+/// What RocksDB says to a sync of a file that an append to has failed, before it tells of a
+/// background error (`GetWriterHasPreviousErrorStatus`). A sync that failed is told in other words,
+/// and first.
 const APPEND_FAILED: &str = "Writer has previous error";
 
-/// Syncs of the WAL that this program asks for: one at a time, so that who waited for one that fails finds that failure. The kernel tells of what it has
-/// dropped once; RocksDB remembers that a file failed, but says so in the words ([`APPEND_FAILED`]) that stand for want of space as well. RocksDB syncs by
-/// itself where nothing lies apart and each write is to be durable, and a WAL that it ends.
+/// Syncs of the WAL that this program asks for: one at a time, so that who waited for one that
+/// fails finds that failure. The kernel tells of what it has dropped once; RocksDB remembers that a
+/// file failed, but says so in the words ([`APPEND_FAILED`]) that stand for want of space as well.
+/// RocksDB syncs by itself where nothing is separated and each write is to be durable, and a WAL
+/// that it ends.
 pub(crate) struct WalSyncs {
     directory: PathBuf,
     one_at_a_time: Mutex<()>,
@@ -43,8 +47,9 @@ pub(crate) struct WalSyncs {
 /// Why the WAL is not durable.
 #[derive(Debug)]
 pub(crate) enum NotSynced {
-    /// RocksDB does not sync a WAL that it could not append to, or whose sync it has seen fail. It takes no writes then: where space was short until there is some
-    /// again, and first flushes all memtables, so that what was acknowledged is durable in tables; else for good.
+    /// RocksDB does not sync a WAL that it could not append to, or whose sync it has seen fail. It
+    /// takes no writes then: where space was short until there is some again, and first flushes all
+    /// memtables, so that what was acknowledged is durable in tables; else for good.
     Yet(rust_rocksdb::Error),
     /// Never will be: no write is taken any more.
     Ever(Error),
@@ -65,7 +70,7 @@ impl WalSyncs {
     /// Makes durable what the WAL of `db` holds.
     pub(crate) fn sync(&self, db: &DB) -> Result<(), NotSynced> {
         let _one_at_a_time = self.one_at_a_time.lock();
-        self.failure.check().map_err(NotSynced::Ever)?;
+        self.failure.check().map_err(|error| NotSynced::Ever(error.into()))?;
         db.flush_wal(true).map_err(|error| {
             if self.background.is_disk_full() || error.as_ref().contains(APPEND_FAILED) {
                 if let Err(error) = self.sync_files()
@@ -79,12 +84,14 @@ impl WalSyncs {
                 }
                 return NotSynced::Yet(error);
             }
-            NotSynced::Ever(self.failure.set("WAL sync", format!("the WAL could not be synced: {error}")))
+            let failure = self.failure.set("WAL sync", format!("the WAL could not be synced: {error}"));
+            NotSynced::Ever(failure.into())
         })
     }
 
-    /// Syncs the files of the WAL in RocksDB's stead, and their names: what was acknowledged before the append that failed is in them, and may have to wait long for
-    /// space. No tap is told, since RocksDB alone knows how much of them was written.
+    /// Syncs the files of the WAL in RocksDB's stead, and their names: what was acknowledged before
+    /// the append that failed is in them, and may have to wait long for space. No tap is told,
+    /// since RocksDB alone knows how much of them was written.
     fn sync_files(&self) -> io::Result<()> {
         let mut outcome = Ok(());
         for entry in fs::read_dir(&self.directory)? {
@@ -104,13 +111,13 @@ impl WalSyncs {
 
 /// The thread that syncs, and what writers and it tell each other.
 pub(crate) struct WalSync {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    shared: Arc<SyncState>,
+    thread: BackgroundThread,
     failure: Arc<SyncFailure>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct SyncState {
     /// A write since the last sync wants one.
     wanted: AtomicBool,
     stop: Mutex<bool>,
@@ -118,16 +125,21 @@ struct Shared {
 }
 
 impl WalSync {
-    /// Starts the thread; `sync` makes all of the WAL durable, and all that it names. What it fails with is left in `failure`, if nothing is yet.
+    /// Starts the thread; `sync` makes all of the WAL durable, and all that it names. What it fails
+    /// with is left in `failure`, if nothing is yet.
     pub(crate) fn start(
         sync: impl Fn() -> std::result::Result<Synced, String> + Send + 'static,
         failure: Arc<SyncFailure>,
     ) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SyncState::default());
         let (of_thread, fails) = (shared.clone(), failure.clone());
-        let thread =
-            std::thread::Builder::new().name("ecotone-wal-sync".into()).spawn(move || of_thread.run(&sync, &fails))?;
-        Ok(Self { shared, thread: Some(thread), failure })
+        let stopping = shared.clone();
+        let ask_to_stop = move || {
+            *stopping.stop.lock() = true;
+            stopping.stopped.notify_all();
+        };
+        let thread = BackgroundThread::start("ecotone-wal-sync", ask_to_stop, move || of_thread.run(&sync, &fails))?;
+        Ok(Self { shared, thread, failure })
     }
 
     /// Says that a write wants to be durable within [`SYNC_INTERVAL`](crate::SYNC_INTERVAL).
@@ -139,30 +151,20 @@ impl WalSync {
         }
     }
 
-    /// The error of the first sync that failed, of the WAL or of the value log, whoever asked for it.
+    /// The error of the first sync that failed, of the WAL or of the value log, whoever asked for
+    /// it.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        self.failure.check()
+        Ok(self.failure.check()?)
     }
 
     /// Ends the thread. Writes since its last sync are for the caller to sync.
     pub(crate) fn stop(&mut self) {
-        *self.shared.stop.lock() = true;
-        self.shared.stopped.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // The thread's closures do not panic; if one did, the join says so and there is nothing left to do.
-            let _ = thread.join();
-        }
+        self.thread.stop();
     }
 }
 
-impl Drop for WalSync {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-impl Shared {
+impl SyncState {
     fn run(&self, sync: &dyn Fn() -> std::result::Result<Synced, String>, failure: &SyncFailure) {
         let mut stop = self.stop.lock();
         let mut pace = SyncPace::new();
@@ -188,13 +190,13 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::Error;
-    use crate::events::{BackgroundError, StoreEvents};
+    use crate::events::{BackgroundError, StoreEvents, sync_failures_to};
     use crate::sync_pace::SYNC_INTERVAL;
     use std::sync::mpsc;
 
-    struct Told(mpsc::Sender<BackgroundError>);
+    struct ErrorEvents(mpsc::Sender<BackgroundError>);
 
-    impl StoreEvents for Told {
+    impl StoreEvents for ErrorEvents {
         fn background_error(&self, event: &BackgroundError) {
             self.0.send(event.clone()).unwrap();
         }
@@ -202,16 +204,17 @@ mod tests {
 
     #[test]
     fn a_failed_sync_is_told_once_and_fails_every_later_write() {
-        let (told, heard) = mpsc::channel();
+        let (told, reported) = mpsc::channel();
         let (tried, tries) = mpsc::channel();
         let sync = move || {
             tried.send(()).unwrap();
             Err("disk on fire".into())
         };
-        let sync = WalSync::start(sync, SyncFailure::told_to(Some(Arc::new(Told(told))))).unwrap();
+        let sync = WalSync::start(sync, SyncFailure::reporting_to(sync_failures_to(Some(Arc::new(ErrorEvents(told))))))
+            .unwrap();
         sync.check().unwrap();
         sync.want();
-        let event = heard.recv_timeout(10 * SYNC_INTERVAL).unwrap();
+        let event = reported.recv_timeout(10 * SYNC_INTERVAL).unwrap();
         assert!(event.during == "WAL sync" && event.detail.contains("disk on fire") && event.writes_stopped);
         tries.recv().unwrap();
         for _ in 0..2 {
@@ -224,12 +227,12 @@ mod tests {
             }
         }
         drop(sync);
-        assert!(heard.recv().is_err());
+        assert!(reported.recv().is_err());
     }
 
     #[test]
     fn the_longer_a_sync_takes_the_sooner_the_next_one_begins() {
-        let (told, heard) = mpsc::channel();
+        let (told, reported) = mpsc::channel();
         let sync = move || {
             told.send(Instant::now()).unwrap();
             // What a slow device does.
@@ -239,7 +242,7 @@ mod tests {
         let sync = WalSync::start(sync, Arc::default()).unwrap();
         let begins = (0..12).map(|_| {
             sync.want();
-            let begin = heard.recv_timeout(20 * SYNC_INTERVAL).unwrap();
+            let begin = reported.recv_timeout(20 * SYNC_INTERVAL).unwrap();
             // Covered by the next one only.
             sync.want();
             begin
@@ -251,19 +254,19 @@ mod tests {
 
     #[test]
     fn syncs_when_a_write_wants_it_and_only_then() {
-        let (told, heard) = mpsc::channel();
+        let (told, reported) = mpsc::channel();
         let mut sync =
             WalSync::start(move || told.send(()).map(|()| Synced::Now).map_err(|e| e.to_string()), Arc::default())
                 .unwrap();
         sync.want();
-        heard.recv_timeout(20 * SYNC_INTERVAL).unwrap();
-        assert!(heard.recv_timeout(2 * SYNC_INTERVAL).is_err(), "no further write wanted a sync");
+        reported.recv_timeout(20 * SYNC_INTERVAL).unwrap();
+        assert!(reported.recv_timeout(2 * SYNC_INTERVAL).is_err(), "no further write wanted a sync");
         sync.stop();
     }
 
     #[test]
     fn what_cannot_be_synced_for_want_of_space_is_tried_again() {
-        let (told, heard) = mpsc::channel();
+        let (told, reported) = mpsc::channel();
         let sync = move || {
             told.send(()).unwrap();
             Ok(Synced::Later)
@@ -271,7 +274,7 @@ mod tests {
         let sync = WalSync::start(sync, Arc::default()).unwrap();
         sync.want();
         for _ in 0..2 {
-            heard.recv_timeout(20 * SYNC_INTERVAL).unwrap();
+            reported.recv_timeout(20 * SYNC_INTERVAL).unwrap();
         }
         sync.check().unwrap();
     }

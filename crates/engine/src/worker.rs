@@ -1,12 +1,13 @@
 //! The worker's side of an offloaded compaction: runs one job over files that are elsewhere.
 //!
-//! The job runs whole on the calling thread. RocksDB opens the owner's store as a secondary, under the owner's paths, and
-//! reads OPTIONS, CURRENT, MANIFEST and the input tables through [`RemoteFiles`]; it never reads the owner's WAL. Only
-//! the outputs are local: the owner's `session_tmp/<output name>` leads to [`WorkerRequest::output_directory`].
-//! Nothing is written anywhere else, no info log either.
+//! The job runs whole on the calling thread. RocksDB opens the owner's store as a secondary, under
+//! the owner's paths, and reads OPTIONS, CURRENT, MANIFEST and the input tables through
+//! [`RemoteFiles`]; it never reads the owner's WAL. Only the outputs are local: the owner's
+//! `session_tmp/<output name>` leads to [`WorkerRequest::output_directory`]. Nothing is written
+//! anywhere else, no info log either.
 //!
-//! Failure: whatever goes wrong is a [`WorkerError`], and the owner runs the job itself. The caller removes the output
-//! directory, after the owner has the files or after an error.
+//! Failure: whatever goes wrong is a [`WorkerError`], and the owner runs the job itself. The caller
+//! removes the output directory, after the owner has the files or after an error.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ use rust_rocksdb::{
     OpenAndCompactOptions,
 };
 
-use crate::offload::{TableFormat, output_directory as owner_output_directory};
+use crate::offload::output_directory as owner_output_directory;
+use crate::table_format::TableFormat;
 use crate::{DATA_FAMILY, tuning};
 
 /// Tables the worker holds open at a time, beyond which RocksDB closes the least used.
@@ -51,7 +53,8 @@ pub struct WorkerRequest<'a> {
     pub options: WorkerOptions,
 }
 
-/// What must equal the owner's and is not in its OPTIONS file; and what the worker decides for itself.
+/// What must equal the owner's and is not in its OPTIONS file; and what the worker decides for
+/// itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerOptions {
     /// The layout of the outputs ([`RemoteJob::table_format`](crate::RemoteJob::table_format)).
@@ -80,8 +83,8 @@ impl CancelFlag {
         Self::default()
     }
 
-    /// Asks the job to stop. It ends at its next key with [`WorkerError::Canceled`]; a read that hangs in
-    /// [`RemoteFiles`] is for its implementation to end.
+    /// Asks the job to stop. It ends at its next key with [`WorkerError::Canceled`]; a read that
+    /// hangs in [`RemoteFiles`] is for its implementation to end.
     pub fn cancel(&self) {
         self.raised.store(true, Ordering::Release);
         self.token.cancel();
@@ -134,8 +137,9 @@ impl WorkerError {
     }
 }
 
-/// Runs one job and returns the serialized result, for [`verify_outputs`](crate::verify_outputs) on the owner's side. The
-/// output tables lie in `request.output_directory`, under the names in the result.
+/// Runs one job and returns the serialized result, for [`verify_outputs`](crate::verify_outputs) on
+/// the owner's side. The output tables lie in `request.output_directory`, under the names in the
+/// result.
 ///
 /// Blocks for the whole job. The calling thread does all of its work.
 pub fn run_remote_compaction(request: WorkerRequest<'_>) -> Result<Vec<u8>, WorkerError> {
@@ -151,7 +155,7 @@ pub fn run_remote_compaction(request: WorkerRequest<'_>) -> Result<Vec<u8>, Work
     };
     let env = hooked_env(hooks).map_err(|error| WorkerError::Failed(error.to_string()))?;
 
-    let mut overrides = CompactionServiceOptionsOverride::from_options(&tuning::worker_options(&options));
+    let mut overrides = CompactionServiceOptionsOverride::from_options(&tuning::worker_options(options.table_format));
     overrides.set_env(&env);
     overrides.set_info_log(InfoLogger::new_callback_logger(LogLevel::Warn, |level, line| {
         tracing::debug!(?level, "{}", line.trim_end());
@@ -205,8 +209,9 @@ impl WorkerRequest<'_> {
 const LEVELS: i32 = 7;
 
 impl WorkerRequest<'_> {
-    /// Refuses what RocksDB would take on trust. Fields that damaged bytes lack, it fills with defaults; a column family that
-    /// it then does not find, or a level that is not there, would end the process.
+    /// Refuses what RocksDB would take on trust. Fields that damaged bytes lack, it fills with
+    /// defaults; a column family that it then does not find, or a level that is not there, would
+    /// end the process.
     fn check_input(&self) -> Result<(), WorkerError> {
         let invalid = |reason: String| Err(WorkerError::InvalidRequest(reason));
         let input = RemoteInput::parse(self.input).map_err(|error| WorkerError::InvalidRequest(error.to_string()))?;

@@ -5,18 +5,19 @@ use std::io::IoSlice;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::Ordering;
 
+use ecotone_valuelog::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use rust_rocksdb::{ErrorKind, WriteBatch};
 
-use crate::data_layer::DataLayer;
+use crate::gc::removed_ranges::KeyRange;
 use crate::header::{Attributes, PLAIN, encode_inline};
-use crate::limits::gate::{Admitted, Purpose, cost};
-use crate::options::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
-use crate::row_cache::Apart;
-use crate::values::removed_ranges::KeyRange;
+use crate::options::MAX_BATCH_BYTES;
+use crate::row_cache::SeparatedWrites;
+use crate::space::admission::{Admitted, WriteEffect, cost};
+use crate::value_store::ValueStore;
 use crate::{Durability, Error, Result, StallCondition, Store, WriteOptions};
 
-/// Values up to this size are copied once to stand behind their header; longer ones are handed over in two parts, which
-/// costs RocksDB's C API two small allocations.
+/// Values up to this size are copied once to stand behind their header; longer ones are handed over
+/// in two parts, which costs RocksDB's C API two small allocations.
 const COPIED_BYTES: usize = 16 * 1024;
 
 /// A thread keeps its buffers for the next write up to this size.
@@ -33,8 +34,9 @@ thread_local! {
         RefCell::new(Scratch { batch: WriteBatch::default(), stored: Vec::new() });
 }
 
-/// Several writes that are applied together or not at all. Made by [`Store::batch`], given to [`Store::write`], and
-/// reusable after [`clear`](Self::clear). Later writes of a batch win over earlier ones.
+/// Several writes that are applied together or not at all. Made by [`Store::batch`], given to
+/// [`Store::write`], and reusable after [`clear`](Self::clear). Later writes of a batch win over
+/// earlier ones.
 pub struct Batch<'s> {
     store: &'s Store,
     batch: WriteBatch,
@@ -73,8 +75,8 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Removes all keys of `range`. A range that is empty or reversed removes nothing. Where space is tight this is several writes in the batch, as
-    /// in [`Store::delete_range`].
+    /// Removes all keys of `range`. A range that is empty or reversed removes nothing. Where space
+    /// is low this is several writes in the batch, as in [`Store::delete_range`].
     pub fn delete_range<'k>(&mut self, range: impl RangeBounds<&'k [u8]>) -> Result<()> {
         if let Some((from, to)) = half_open(&range)? {
             let cuts = self.store.cuts(&from, &to);
@@ -119,22 +121,22 @@ impl Store {
         check_value(value)?;
         match &self.values {
             Some(values) if values.takes(value.len()) => {
-                let _admitted = self.admit(Purpose::Takes, cost(key.len(), key.len() + value.len()))?;
-                values.pacing().around(|| self.put_separated(values, key, value, options))
+                let _admitted = self.admit(WriteEffect::Takes, cost(key.len(), key.len() + value.len()))?;
+                values.throttle().around(|| self.put_separated(values, key, value, options))
             }
             _ => {
-                let _admitted = self.admit(Purpose::Takes, cost(key.len() + value.len(), 0))?;
+                let _admitted = self.admit(WriteEffect::Takes, cost(key.len() + value.len(), 0))?;
                 let add = |scratch: &mut Scratch| add_put(self, &mut scratch.batch, &mut scratch.stored, key, value);
-                self.write_scratch(Apart::Nothing, options, add)
+                self.write_scratch(SeparatedWrites::Nothing, options, add)
             }
         }
     }
 
     #[inline]
-    fn put_separated(&self, values: &DataLayer, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
+    fn put_separated(&self, values: &ValueStore, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
         self.check_writable()?;
         let mut in_flight = None;
-        self.write_scratch(Apart::Value(value), options, |scratch| {
+        self.write_scratch(SeparatedWrites::Value(value), options, |scratch| {
             in_flight = Some(values.separate(key, &[PLAIN], value, &mut scratch.stored)?);
             scratch.batch.put_cf(&self.family, key, &scratch.stored);
             Ok(())
@@ -149,29 +151,30 @@ impl Store {
     /// Removes `key`, if it is there.
     pub fn delete_opt(&self, key: &[u8], options: WriteOptions) -> Result<()> {
         check_key(key)?;
-        let _admitted = self.admit(Purpose::Frees, cost(key.len(), 0))?;
-        self.write_scratch(Apart::Nothing, options, |scratch| {
+        let _admitted = self.admit(WriteEffect::Frees, cost(key.len(), 0))?;
+        self.write_scratch(SeparatedWrites::Nothing, options, |scratch| {
             scratch.batch.delete_cf(&self.family, key);
             Ok(())
         })
     }
 
-    /// Where a deletion of the keys from `from` to before `to` is cut, so that no compaction has to take all of it at once; nowhere unless space is
-    /// tight.
+    /// Where a deletion of the keys from `from` to before `to` is cut, so that no compaction has to
+    /// take all of it at once; nowhere unless space is low.
     fn cuts(&self, from: &[u8], to: &[u8]) -> Vec<Vec<u8>> {
-        self.gate.as_ref().map_or_else(Vec::new, |gate| gate.cuts(&self.db, from, to))
+        self.admission.as_ref().map_or_else(Vec::new, |admission| admission.cuts(&self.db, from, to))
     }
 
-    /// Removes all keys of `range` at once, with the store's durability: a range from `a` to `b`, `a..b`, has `a` and not
-    /// `b`. Costs one small write; the space is freed by later compactions. Many of them make reads slower until then.
+    /// Removes all keys of `range` at once, with the store's durability: a range from `a` to `b`,
+    /// `a..b`, has `a` and not `b`. Costs one small write; the space is freed by later compactions.
+    /// Many of them make reads slower until then.
     pub fn delete_range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<()> {
         let Some((from, to)) = half_open(&range)? else {
             return Ok(());
         };
         let cuts = self.cuts(&from, &to);
         let cut_bytes: usize = cuts.iter().map(Vec::len).sum();
-        let _admitted = self.admit(Purpose::Frees, cost(from.len() + to.len() + 2 * cut_bytes, 0))?;
-        self.write_scratch(Apart::Nothing, WriteOptions::default(), |scratch| {
+        let _admitted = self.admit(WriteEffect::Frees, cost(from.len() + to.len() + 2 * cut_bytes, 0))?;
+        self.write_scratch(SeparatedWrites::Nothing, WriteOptions::default(), |scratch| {
             add_delete_range(self, &mut scratch.batch, &from, &cuts, &to);
             Ok(())
         })?;
@@ -201,7 +204,7 @@ impl Store {
         if batch.is_empty() {
             return self.check_writable().map(|_| ());
         }
-        let purpose = if batch.has_puts && !options.frees { Purpose::Takes } else { Purpose::Frees };
+        let purpose = if batch.has_puts && !options.frees { WriteEffect::Takes } else { WriteEffect::Frees };
         // As if all of it went to RocksDB: more than it costs where values go to the value log.
         let _admitted = self.admit(purpose, cost(batch.size_bytes(), 0))?;
         let separated = match &self.values {
@@ -209,15 +212,17 @@ impl Store {
                 self.check_writable()?;
                 // Before values are appended that would be appended again.
                 if options.no_wait && self.stall.condition() != StallCondition::Normal {
-                    return Err(Error::WouldWait);
+                    return Err(Error::WouldBlock);
                 }
                 values.separate_all(&batch.batch, self.family, options.no_wait)?
             }
             None => None,
         };
         match separated {
-            Some((separated, _in_flights)) => self.commit(&separated, Apart::Records(&batch.batch), options)?,
-            None => self.commit(&batch.batch, Apart::Nothing, options)?,
+            Some((separated, _in_flights)) => {
+                self.commit(&separated, SeparatedWrites::Records(&batch.batch), options)?
+            }
+            None => self.commit(&batch.batch, SeparatedWrites::Nothing, options)?,
         }
         if !batch.removed.is_empty() {
             self.removed_ranges.fetch_add(1, Ordering::Relaxed);
@@ -228,22 +233,23 @@ impl Store {
         Ok(())
     }
 
-    /// Refuses what would take room while there is none: as [`put`](Self::put) does, before anything is made ready for it. Costs a look at
-    /// memory.
+    /// Refuses what would take room while there is none: as [`put`](Self::put) does, before
+    /// anything is made ready for it. Costs a look at memory.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfSpace`].
     #[inline]
-    pub fn check_room(&self) -> Result<()> {
-        self.gate.as_ref().map_or(Ok(()), |gate| gate.check())
+    pub fn check_free_space(&self) -> Result<()> {
+        self.admission.as_ref().map_or(Ok(()), |admission| admission.check())
     }
 
-    /// Whether there is so little room that some writes may be refused while others are not, as of the last look. Who writes for others had
-    /// better not mix what takes room with what [frees](WriteOptions::frees) it.
+    /// Whether there is so little room that some writes may be refused while others are not, as of
+    /// the last probe. Who writes for others had better not mix what takes room with what
+    /// [frees](WriteOptions::frees) it.
     #[inline]
-    pub fn is_tight(&self) -> bool {
-        self.gate.as_ref().is_some_and(|gate| gate.is_tight())
+    pub fn is_space_low(&self) -> bool {
+        self.admission.as_ref().is_some_and(|admission| admission.is_space_low())
     }
 
     /// Makes everything durable up to every write that was acknowledged before the call.
@@ -252,23 +258,24 @@ impl Store {
         self.sync_all()
     }
 
-    /// Asks whether there is room. A store that is open read-only says later what it thinks of writes.
+    /// Asks whether there is room. A store that is open read-only says later what it thinks of
+    /// writes.
     #[inline]
-    fn admit(&self, purpose: Purpose, cost: i64) -> Result<Option<Admitted<'_>>> {
-        self.gate.as_ref().map(|gate| gate.admit(purpose, cost)).transpose()
+    fn admit(&self, purpose: WriteEffect, cost: i64) -> Result<Option<Admitted<'_>>> {
+        self.admission.as_ref().map(|admission| admission.admit(purpose, cost)).transpose()
     }
 
     #[inline]
     fn write_scratch(
         &self,
-        apart: Apart<'_>,
+        separated: SeparatedWrites<'_>,
         options: WriteOptions,
         fill: impl FnOnce(&mut Scratch) -> Result<()>,
     ) -> Result<()> {
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.batch.clear();
             fill(scratch)?;
-            let outcome = self.commit(&scratch.batch, apart, options);
+            let outcome = self.commit(&scratch.batch, separated, options);
             if scratch.batch.size_in_bytes() > KEPT_BYTES {
                 scratch.batch = WriteBatch::default();
             }
@@ -277,20 +284,21 @@ impl Store {
     }
 
     #[inline]
-    fn commit(&self, batch: &WriteBatch, apart: Apart<'_>, options: WriteOptions) -> Result<()> {
+    fn commit(&self, batch: &WriteBatch, separated: SeparatedWrites<'_>, options: WriteOptions) -> Result<()> {
         let wal_sync = self.check_writable()?;
         let durability = options.durability.unwrap_or(self.durability);
-        // With a value log the sync comes after the write: all values that the WAL names before this write are in the kernel
-        // by then, so one sync of both sides makes all of that prefix durable.
+        // With a value log the sync comes after the write: all values that the WAL names before
+        // this write are in the kernel by then, so one sync of both sides makes all of that prefix
+        // durable.
         let synced = durability == Durability::Always && self.values.is_none() && !options.no_wait;
         let rocks_options = match (synced, options.no_wait) {
             (true, _) => &self.write_synced,
-            (false, true) => &self.write_at_once,
+            (false, true) => &self.write_non_blocking,
             (false, false) => &self.write_unsynced,
         };
-        let rows = self.rows.as_ref().map(|rows| rows.begin_write(batch, apart));
+        let rows = self.rows.as_ref().map(|rows| rows.begin_write(batch, separated));
         self.db.write_opt(batch, rocks_options).map_err(|error| match error.kind() {
-            ErrorKind::Incomplete if options.no_wait => Error::WouldWait,
+            ErrorKind::Incomplete if options.no_wait => Error::WouldBlock,
             _ => self.failure(&error),
         })?;
         if let Some(rows) = rows {

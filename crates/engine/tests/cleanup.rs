@@ -1,4 +1,5 @@
-//! Ranges that churn are cleaned up where scans step over what is gone, and nowhere else. What is judged is what scans step over, not how long that takes.
+//! Ranges that churn are cleaned up where scans step over what is gone, and nowhere else. What is
+//! judged is what scans step over, not how long that takes.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -40,7 +41,8 @@ fn skipped(store: &Store, family: &str, direction: Direction, most: usize) -> u6
     scan.skipped()
 }
 
-/// Reads time and again until a read steps over no more than twice what lives: it costs three times as much as one of a fresh range at most.
+/// Reads time and again until a read steps over no more than twice what lives: it costs three times
+/// as much as one of a fresh range at most.
 fn read_until_it_is_cheap(store: &Store, family: &str, direction: Direction, most: usize) {
     let began = Instant::now();
     while skipped(store, family, direction, most) > 2 * u64::from(LIVE) {
@@ -84,7 +86,7 @@ fn however_long_a_range_churns_reads_of_it_are_cheap_again() {
 }
 
 #[test]
-fn versions_that_are_hidden_are_cleaned_up_as_well() {
+fn versions_that_are_shadowed_are_cleaned_up_as_well() {
     let (_directory, store) = store(StoreOptions::default());
     for version in 0..40 {
         for number in 0..LIVE {
@@ -114,7 +116,7 @@ fn tables_that_came_before_are_rid_of_what_was_removed_from_them() {
 }
 
 #[test]
-fn what_nobody_scans_is_left_alone_and_what_cannot_go_costs_no_more_than_it_held_up() {
+fn what_nobody_scans_is_left_alone_and_what_cannot_go_costs_no_more_than_it_throttled() {
     let (_directory, store) = store(StoreOptions::default());
     churn(&store, "unread", 0, 30_000);
     assert_eq!(store.counters().range_cleanups, 0);

@@ -1,13 +1,15 @@
 //! A loss of power at every sync and between: what was promised is there, and of the rest a prefix.
 //!
-//! A store is written by one thread while it flushes, compacts, relocates and removes segments, on a disk that is recorded. Right
-//! before or after each sync, and at some moments between, the directory is made as a loss of power would leave it (see
-//! `common/disk.rs`), opened, and compared with the states that the store went through: exactly one of them must be there, and
-//! none from before what was promised. What the tables say of the value log is counted anew; of some also after they were compacted, and
-//! every byte verified.
+//! A store is written by one thread while it flushes, compacts, relocates and removes segments, on
+//! a disk that is recorded. Right before or after each sync, and at some moments between, the
+//! directory is made as a loss of power would leave it (see `common/disk.rs`), opened, and compared
+//! with the states that the store went through: exactly one of them must be there, and none from
+//! before what was promised. What the tables say of the value log is counted anew; of some also
+//! after they were compacted, and every byte verified.
 //!
-//! After some of these moments the store lives on for a while and loses power again, also when the first death was but a kill,
-//! so that the second loss takes what the first process had left in the kernel's hands.
+//! After some of these moments the store lives on for a while and loses power again, also when the
+//! first death was but a kill, so that the second loss takes what the first process had left in the
+//! kernel's hands.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -26,8 +28,8 @@ use ecotone_engine::{DedupMode, Durability, OpenMode, SYNC_INTERVAL, Store, Stor
 /// In a folder that the store makes as well.
 const STORE: &str = "new/store";
 
-/// In these there are flushes and syncs on purpose. After them a WAL comes to have several blocks, and what is durable is so by
-/// what the durability alone promises.
+/// In these there are flushes and syncs forcibly. After them a WAL comes to have several blocks,
+/// and what is durable is so by what the durability alone promises.
 const BUSY_WRITES: usize = 300;
 
 /// Rounds of the background sync that begin at least in a life of `everysec`.
@@ -44,7 +46,7 @@ const SECOND_LIVES: usize = 25;
 
 fn options(durability: Durability) -> StoreOptions {
     let dedup = common::dedup_eagerly(DedupMode::Filter);
-    StoreOptions { durability, dedup, memtable_bytes: 256 * 1024, ..common::relocating_early(4096) }
+    StoreOptions { durability, dedup, memtable_bytes: 256 * 1024, ..common::collecting_early(4096) }
 }
 
 /// A store that is written on a recorded disk.
@@ -190,8 +192,8 @@ fn second_life(
     }
 }
 
-/// For each round of the background sync but the first, what a loss of power right before it has covered its writes takes at most: all
-/// since the begin of the one before.
+/// For each round of the background sync but the first, what a loss of power right before it has
+/// covered its writes takes at most: all since the begin of the one before.
 fn unsafe_windows(changes: &[Recorded]) -> Vec<Duration> {
     let (mut rounds, mut begun, mut before) = (Rounds::default(), None, None);
     let mut windows = Vec::new();
@@ -235,7 +237,7 @@ fn survives_a_loss_of_power_at_any_moment(durability: Durability, seed: u64) -> 
         written += 1;
     }
     life.store.flush(true).unwrap();
-    // Relocation and removal are in the recording, and what comes after them.
+    // Garbage collection and removal are in the recording, and what comes after them.
     until(&life.store, |log| log.relocated_bytes > 0 && log.removed_segments > 0);
     (written..written + 100).for_each(|number| life.write(&writes, number));
     written += 100;
@@ -244,7 +246,7 @@ fn survives_a_loss_of_power_at_any_moment(durability: Durability, seed: u64) -> 
     assert_all_was_told(&Image::default(), &changes, root.path());
 
     let (mut image, mut promises, mut done) = (Image::default(), Promises::default(), 0);
-    for (turn, moment) in moments(&changes, ELSEWHERE, &mut random).into_iter().enumerate() {
+    for (permit, moment) in moments(&changes, ELSEWHERE, &mut random).into_iter().enumerate() {
         for recorded in &changes[done..moment] {
             image.apply(&recorded.change);
             promises.hear(recorded);
@@ -254,8 +256,8 @@ fn survives_a_loss_of_power_at_any_moment(durability: Durability, seed: u64) -> 
         image.after_power_loss(lost.path(), &mut random);
         let last = moment.checked_sub(1).map(|last| format!("{:.120?}", format!("{:?}", changes[last].change)));
         let name = format!("{durability:?}, seed {seed}, after {moment} of {} changes, {last:?}", changes.len());
-        check(lost.path(), &promises, &mut writes, durability, turn % COUNTED == 0, &name);
-        if turn % SECOND_LIVES == 0 {
+        check(lost.path(), &promises, &mut writes, durability, permit % COUNTED == 0, &name);
+        if permit % SECOND_LIVES == 0 {
             second_life(&image, &promises, &mut writes, durability, &mut random, &name);
         }
     }

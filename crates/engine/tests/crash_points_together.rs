@@ -1,5 +1,6 @@
-//! A loss of power while several writers write: of what each has written a prefix is there, and nothing that was promised is missing. And what
-//! is there has with it all that had been acknowledged, to whomever, when it was begun.
+//! A loss of power while several writers write: of what each has written a prefix is there, and
+//! nothing that was promised is missing. And what is there has with it all that had been
+//! acknowledged, to whomever, when it was begun.
 //!
 //! As `crash_points.rs`, whose single writer goes through more kinds of writes.
 
@@ -39,7 +40,7 @@ const ELSEWHERE: usize = 60;
 type Far = [usize; WRITERS];
 
 fn options(durability: Durability) -> StoreOptions {
-    StoreOptions { durability, memtable_bytes: 256 * 1024, ..common::relocating_early(4096) }
+    StoreOptions { durability, memtable_bytes: 256 * 1024, ..common::collecting_early(4096) }
 }
 
 /// A writer and how many of its writes, as one number for the recording.
@@ -47,7 +48,7 @@ fn told(writer: usize, writes: usize) -> usize {
     writes * WRITERS + writer
 }
 
-fn heard(told: usize) -> (usize, usize) {
+fn decoded(told: usize) -> (usize, usize) {
     (told % WRITERS, told / WRITERS)
 }
 
@@ -152,16 +153,16 @@ impl Promises {
     fn hear(&mut self, recorded: &Recorded) {
         match recorded.change {
             Change::Begun(told) => {
-                let (writer, writes) = heard(told);
+                let (writer, writes) = decoded(told);
                 self.begun[writer] = writes;
                 self.at_begin[writer].push(self.acknowledged);
             }
             Change::Acknowledged(told) => {
-                let (writer, writes) = heard(told);
+                let (writer, writes) = decoded(told);
                 self.acknowledged[writer] = writes;
             }
             Change::Promised(told) => {
-                let (writer, writes) = heard(told);
+                let (writer, writes) = decoded(told);
                 self.promised[writer] = self.promised[writer].max(writes);
             }
             _ => (),

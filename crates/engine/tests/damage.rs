@@ -1,7 +1,9 @@
-//! Flipped bits in every kind of file of a store that was closed or killed: a right answer or a typed error that names the file, never a wrong one.
+//! Flipped bits in every kind of file of a store that was closed or killed: a right answer or a
+//! typed error that names the file, never a wrong one.
 //!
-//! The last record of the write-ahead log is the one thing that may be gone without an error: a loss of power leaves it in any
-//! state. What is found then is what the store held before it, whole.
+//! The last record of the write-ahead log is the one thing that may be gone without an error: a
+//! loss of power leaves it in any state. What is found then is what the store held before it,
+//! whole.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -19,17 +21,17 @@ use common::disk::{contents_below, write_contents};
 use common::random::{Random, with_seeds};
 use common::{Model, directory_in_memory, value_of};
 use ecotone_engine::{Compression, Direction, Error, OpenMode, Separation, Store, StoreOptions, WriteOptions, verify};
-use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::Bytes;
+use ecotone_policy::gc::GcParameters;
+use ecotone_types::units::Bytes;
 
 fn options() -> StoreOptions {
     StoreOptions {
         separation: Some(Separation { min_bytes: 50, segment_bytes: 4096 }),
-        relocation: RelocationParameters {
+        gc: GcParameters {
             begin_ratio: 1.1,
             end_ratio: 1.05,
             min_garbage_bytes: Bytes(1024),
-            ..RelocationParameters::default()
+            ..GcParameters::default()
         },
         compression: Compression::Lz4,
         ..common::small()
@@ -143,9 +145,10 @@ impl Sound {
 
 /// Whether a typed error names the file that is damaged.
 ///
-/// Of two damages RocksDB knows the consequence only, and names that: a MANIFEST whose last record is lost, by the WAL that it then
-/// misses, and one that describes a table wrongly, by that table and the word; properties of a table that cannot be read while the store is
-/// opened, by the MANIFEST that has the table.
+/// Of two damages RocksDB knows the consequence only, and names that: a MANIFEST whose last record
+/// is lost, by the WAL that it then misses, and one that describes a table wrongly, by that table
+/// and the word; properties of a table that cannot be read while the store is opened, by the
+/// MANIFEST that has the table.
 fn names(error: &Error, file: &str) -> bool {
     let typed = matches!(error, Error::Corrupt { .. } | Error::WrongFormat { .. } | Error::NotFound { .. });
     typed && says(&error.to_string(), file)
@@ -167,7 +170,8 @@ fn is_relocated(segment: &[u8]) -> bool {
     segment[16..20] != [0; 4]
 }
 
-/// What of a segment is lost with this byte: its header, a record, or what is reserved behind the last one.
+/// What of a segment is lost with this byte: its header, a record, or what is reserved behind the
+/// last one.
 fn lost_with(segment: &[u8], byte: usize) -> Range<usize> {
     let records = segment_records(segment);
     let end = records.last().map_or(SEGMENT_HEADER_BYTES, |last| last.end);
@@ -190,17 +194,18 @@ fn block_in(file: &str, said: &str) -> Option<Range<usize>> {
     let (offset, behind) = behind.split_once(" size ")?;
     let begin: usize = offset.parse().ok()?;
     let bytes: usize = behind.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok()?;
-    // A footer of which the version is wrong is read as one of before, with a place in it that is none.
+    // A footer of which the version is wrong is read as one of before, with a place in it that is
+    // none.
     (bytes > 0).then(|| begin..begin + bytes + TRAILER_BYTES)
 }
 
 /// Of a store that is open: what is there twice in a row, while obsolete files may go.
 fn contents_at_rest(path: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
-    let look = || std::panic::catch_unwind(|| contents_below(path)).ok();
-    let mut before = look();
+    let check = || std::panic::catch_unwind(|| contents_below(path)).ok();
+    let mut before = check();
     loop {
         std::thread::sleep(Duration::from_millis(50));
-        match look() {
+        match check() {
             Some(now) if before.as_ref() == Some(&now) => return now,
             now => before = now,
         }
@@ -208,7 +213,7 @@ fn contents_at_rest(path: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
 }
 
 /// What is to be found in a damaged store.
-struct Look<'s> {
+struct Check<'s> {
     sound: &'s Sound,
     /// The file that is damaged.
     file: &'s str,
@@ -217,13 +222,13 @@ struct Look<'s> {
     /// What is lost with it, if that is a segment.
     lost: Option<Range<usize>>,
     /// How often a block of a table was told that holds it.
-    blocks_told: Cell<usize>,
+    blocks_reported: Cell<usize>,
     /// How many of the last writes may be gone.
     may_lose: usize,
     what: String,
 }
 
-impl Look<'_> {
+impl Check<'_> {
     fn at(&self, path: &Path, mode: OpenMode, options: StoreOptions, compacts: bool) {
         match Store::open(path, mode, options) {
             Ok(store) => {
@@ -250,7 +255,7 @@ impl Look<'_> {
         }
         if let Some(block) = block_in(self.file, &error.to_string()) {
             assert!(block.contains(&self.byte), "{}: {which} says {error:?}", self.what);
-            self.blocks_told.set(self.blocks_told.get() + 1);
+            self.blocks_reported.set(self.blocks_reported.get() + 1);
         }
     }
 
@@ -302,7 +307,8 @@ const TRAILER_BYTES: usize = 5;
 /// The end of a table, where the blocks about its blocks are.
 const TABLE_END_BYTES: usize = 1024;
 
-/// One in so many damaged stores is compacted: RocksDB rests a second after a compaction that failed.
+/// One in so many damaged stores is compacted: RocksDB rests a second after a compaction that
+/// failed.
 const COMPACTED: u64 = 25;
 
 /// Which bit of so many bytes the flip of this number hits.
@@ -314,9 +320,10 @@ fn bit_to_flip(name: &str, bytes: usize, number: usize, random: &mut Random) -> 
     at.min(bytes - 1) * 8 + random.below(8)
 }
 
-/// Flips one bit of a file, and looks at the store. How many of the errors named a block of a table.
+/// Flips one bit of a file, and looks at the store. How many of the errors named a block of a
+/// table.
 fn flip_bit(sound: &Sound, file: &Path, bit: usize, seed: u64, may_lose: usize) -> usize {
-    let still = StoreOptions { l0_compaction_trigger: 20, relocation: RelocationParameters::default(), ..options() };
+    let still = StoreOptions { l0_compaction_trigger: 20, gc: GcParameters::default(), ..options() };
     let name = file.file_name().unwrap().to_str().unwrap();
     let directory = directory_in_memory();
     let path = directory.path().join("store");
@@ -344,20 +351,20 @@ fn flip_bit(sound: &Sound, file: &Path, bit: usize, seed: u64, may_lose: usize) 
         }
         Err(error) => assert!(names(&error, name), "{what}: verify says {error:?}"),
     }
-    let look = Look { sound, file: name, byte: bit / 8, lost, blocks_told: Cell::new(0), may_lose, what };
+    let check = Check { sound, file: name, byte: bit / 8, lost, blocks_reported: Cell::new(0), may_lose, what };
     // A store that is opened to be read is not changed, so both looks meet the damage.
     if seed.is_multiple_of(2) {
-        look.at(&path, OpenMode::ReadOnly, still.clone(), false);
+        check.at(&path, OpenMode::ReadOnly, still.clone(), false);
     }
     let compacts = seed.is_multiple_of(COMPACTED);
-    look.at(&path, OpenMode::Open, if compacts { options() } else { still }, compacts);
-    look.blocks_told.get()
+    check.at(&path, OpenMode::Open, if compacts { options() } else { still }, compacts);
+    check.blocks_reported.get()
 }
 
 /// Flips one bit of a file of a kind, so many times, and looks at the store.
 fn flip(sound: &Sound, is_of_kind: impl Fn(&str) -> bool, flips: u64, may_lose: usize) {
     let files = sound.files(is_of_kind);
-    let (mut relocated, mut blocks_told) = (0, 0);
+    let (mut relocated, mut blocks_reported) = (0, 0);
     with_seeds(flips, |seed| {
         let mut random = Random::new(seed);
         let file = files[seed as usize % files.len()];
@@ -365,12 +372,12 @@ fn flip(sound: &Sound, is_of_kind: impl Fn(&str) -> bool, flips: u64, may_lose: 
         let bytes = sound.bytes(file);
         relocated += u64::from(name.ends_with(".segment") && is_relocated(bytes));
         let bit = bit_to_flip(name, bytes.len(), seed as usize / files.len(), &mut random);
-        blocks_told += flip_bit(sound, file, bit, seed, may_lose);
+        blocks_reported += flip_bit(sound, file, bit, seed, may_lose);
     });
     let are_segments = files.iter().all(|file| file.extension().is_some_and(|extension| extension == "segment"));
     assert!(!are_segments || relocated > 0, "no relocated value was ever hit");
     let are_tables = files.iter().all(|file| file.extension().is_some_and(|extension| extension == "sst"));
-    assert!(!are_tables || blocks_told > 0, "no error named the block that is damaged");
+    assert!(!are_tables || blocks_reported > 0, "no error named the block that is damaged");
 }
 
 #[test]
@@ -388,7 +395,8 @@ fn in_segments_of_a_killed_process() {
     flip(&Sound::killed(), |name| name.ends_with(".segment"), 150, 0);
 }
 
-/// Where it begins, and where a loss of power would have begun to take something: what is wrong there must not pass for that.
+/// Where it begins, and where a loss of power would have begun to take something: what is wrong
+/// there must not pass for that.
 #[test]
 fn at_both_ends_of_a_segment_that_may_not_have_been_synced() {
     let mut sound = Sound::killed();

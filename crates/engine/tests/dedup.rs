@@ -1,4 +1,5 @@
-//! Compactions that are extended to where duplicates are: what hides is freed, nothing else changes, and writers never wait for it.
+//! Compactions that are extended to where duplicates are: what shadows is freed, nothing else
+//! changes, and writers never wait for it.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -22,12 +23,12 @@ use ecotone_engine::{
     Compression, DedupMode, DedupOptions, DedupProperties, Durability, Duty, DutyObserver, Error, ExtensionThreshold,
     OpenMode, Separation, Store, StoreOptions, verify,
 };
-use ecotone_policy::JobPurpose;
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
-use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::{Bytes, Seconds};
+use ecotone_policy::gc::GcParameters;
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, RangedRead, RemoteFiles, TapEvent, WriteTap};
 use ecotone_rocks_sys::verify::read_table;
+use ecotone_types::JobPurpose;
+use ecotone_types::units::{Bytes, Seconds};
 use tempfile::TempDir;
 
 /// Far more than any of this takes.
@@ -95,7 +96,8 @@ fn counting(mode: DedupMode) -> DedupOptions {
     DedupOptions { threshold: ExtensionThreshold::Off, ..eager(mode) }
 }
 
-/// A plain store in whose levels much hides, of which nothing has been merged; then opened with `options`.
+/// A plain store in whose levels much shadows, of which nothing has been merged; then opened with
+/// `options`.
 fn loaded(options: StoreOptions) -> (TempDir, Store, Model) {
     let directory = tempfile::tempdir().unwrap();
     let (store, model) = loaded_at(&directory.path().join("store"), options);
@@ -152,7 +154,8 @@ fn until(store: &Store, model: &mut Model, wanted: impl Fn(&DedupProperties) -> 
 fn settled(store: &Store) -> Option<DedupProperties> {
     let begin = Instant::now();
     loop {
-        // Merges leave compactions behind and these extensions, so it is asked for both between two looks at what was done.
+        // Merges leave compactions behind and these extensions, so it is asked for both between two
+        // looks at what was done.
         let compactions = store.counters().compactions;
         let properties = store.properties().unwrap();
         let dedup = store.dedup();
@@ -175,7 +178,7 @@ fn amplification(store: &Store, model: &Model) -> (f64, u32) {
 }
 
 #[test]
-fn what_hides_in_deep_levels_is_merged_away_and_no_answer_changes() {
+fn what_shadows_in_deep_levels_is_merged_away_and_no_answer_changes() {
     for separated in [false, true] {
         let mut amplified = Vec::new();
         // At last with no room for any filter.
@@ -184,13 +187,13 @@ fn what_hides_in_deep_levels_is_merged_away_and_no_answer_changes() {
         for (mode, max_filter_bytes) in modes {
             let off = DedupOptions { threshold: ExtensionThreshold::Off, ..DedupOptions::default() };
             let mut dedup = if mode == DedupMode::Off { off } else { eager(mode) };
-            // So few samples promise too much now and then; a store that backs off would look as if it were done.
+            // So few samples promise too much now and then; a store that backs off would look as if
+            // it were done.
             dedup.parameters.min_found_share = 0.01;
             dedup.max_filter_bytes = max_filter_bytes;
-            // Compactions for relocation would meet what hides as well.
-            let relocation =
-                RelocationParameters { on_purpose_ratio: 90.0, urgent_ratio: 91.0, ..RelocationParameters::default() };
-            let options = StoreOptions { relocation, ..options(separated, dedup) };
+            // Compactions for garbage collection would meet what shadows as well.
+            let gc = GcParameters { forced_ratio: 90.0, urgent_ratio: 91.0, ..GcParameters::default() };
+            let options = StoreOptions { gc, ..options(separated, dedup) };
             let (directory, store) = common::store(options);
             let mut model = Model::new();
             overwrite(&store, &mut model, 1, ROUNDS, size(separated));
@@ -213,7 +216,7 @@ fn what_hides_in_deep_levels_is_merged_away_and_no_answer_changes() {
             assert!(report.is_sound(), "{report:?}");
         }
         let (off, with) = amplified.split_first().unwrap();
-        assert!(*off > 1.2, "nothing hides without it: {off}");
+        assert!(*off > 1.2, "nothing shadows without it: {off}");
         for with in with {
             assert!(with - 1.0 < 0.6 * (off - 1.0), "{with} entries for each key with it, {off} without");
         }
@@ -248,43 +251,45 @@ fn without_a_threshold_it_only_counts_and_off_it_does_nothing() {
     overwrite(&store, &mut model, 7, ROUNDS, size(false));
     store.flush(true).unwrap();
     let counted = settled(&store).unwrap();
-    // Entries of one key beyond the first are those that hide.
+    // Entries of one key beyond the first are those that shadow.
     let (entries_per_key, _) = amplification(&store, &model);
-    let hidden = (entries_per_key - 1.0) * model.len() as f64;
+    let shadowed = (entries_per_key - 1.0) * model.len() as f64;
     let error = (4.0 * counted.relative_error.unwrap()).min(0.15);
-    assert!((counted.duplicate_keys as f64 / hidden - 1.0).abs() < error, "{hidden} of {counted:?}");
+    assert!((counted.duplicate_keys as f64 / shadowed - 1.0).abs() < error, "{shadowed} of {counted:?}");
     assert!(counted.checks > 0 && counted.check_cpu_us > 0, "{counted:?}");
     assert_eq!((counted.extensions, counted.merges), (0, 0));
-    let at_once = store.dedup_at_once().unwrap();
-    assert_eq!((&at_once.levels, at_once.hidden_bytes), (&counted.levels, counted.hidden_bytes));
+    let non_blocking = store.try_dedup().unwrap();
+    assert_eq!((&non_blocking.levels, non_blocking.shadowed_bytes), (&counted.levels, counted.shadowed_bytes));
     store.close().unwrap();
     // Nobody tells of tables that were there already: the store looks at them by itself.
     let store =
         Store::open(&directory.path().join("store"), OpenMode::Open, options(false, counting(DedupMode::Sample)));
     let store = store.unwrap();
     let begin = Instant::now();
-    while store.dedup_at_once().is_none_or(|again| (&again.levels, again.unsampled_tables) != (&counted.levels, 0)) {
-        assert!(begin.elapsed() < LONG, "{:?} is not {counted:?}", store.dedup_at_once());
+    while store.try_dedup().is_none_or(|again| (&again.levels, again.unsampled_tables) != (&counted.levels, 0)) {
+        assert!(begin.elapsed() < LONG, "{:?} is not {counted:?}", store.try_dedup());
         std::thread::yield_now();
     }
     store.close().unwrap();
     let store = Store::open(&directory.path().join("store"), OpenMode::Open, options(false, DedupOptions::default()));
     let store = store.unwrap();
     assert_eq!(store.dedup(), None);
-    assert_eq!(store.dedup_at_once(), None);
+    assert_eq!(store.try_dedup(), None);
 }
 
 #[test]
 fn levels_are_compared_at_intervals_where_that_is_asked_for() {
     let triggered = DedupMode::Triggered { interval: Duration::from_secs(1) };
-    // Nothing holds it back: where writers may soon be slowed no other merge begins, and the rest behind one would last for as long as this waits.
+    // Nothing holds it back: where writers may soon be slowed no other merge begins, and the rest
+    // behind one would last for as long as this waits.
     let mut eager = eager(triggered);
     eager.parameters.rest_share = 1000.0;
-    let pressed = StoreOptions { l0_compaction_trigger: 2, l0_slowdown_trigger: 2, ..options(false, eager) };
-    let (directory, store, model) = loaded(pressed);
+    let throttled = StoreOptions { l0_compaction_trigger: 2, l0_slowdown_trigger: 2, ..options(false, eager) };
+    let (directory, store, model) = loaded(throttled);
     let begin = Instant::now();
     let before = store.dedup().unwrap();
-    // Nothing is written, nothing is compacted: it begins by itself. A level is compared with the next one only, so not all of it goes.
+    // Nothing is written, nothing is compacted: it begins by itself. A level is compared with the
+    // next one only, so not all of it goes.
     while store.dedup().unwrap().duplicate_keys * 4 > before.duplicate_keys * 3 {
         assert!(begin.elapsed() < LONG, "{:?}", store.dedup());
         std::thread::yield_now();
@@ -388,8 +393,8 @@ struct TableRead {
 }
 
 impl TableRead {
-    /// Whether any of it is. What follows the data is read ahead when a table is opened, in whole pages: so the end of the data may come
-    /// with it.
+    /// Whether any of it is. What follows the data is read ahead when a table is opened, in whole
+    /// pages: so the end of the data may come with it.
     fn is_of_data(&self) -> bool {
         let is_of_tail = self.offset == self.data_bytes / 4096 * 4096 && self.end > self.data_bytes;
         self.offset < self.data_bytes && !is_of_tail
@@ -456,7 +461,7 @@ fn checks_read_no_data() {
         [DedupMode::Sample, DedupMode::Filter].into_iter().flat_map(|mode| [(mode, false), (mode, true)])
     {
         let reads = Arc::<Reads>::default();
-        // Writers are about to be slowed, always: what is found is priced, and waits.
+        // Writers are about to be slowed, always: what is found is costed, and waits.
         let (_directory, store, mut model) = loaded(StoreOptions {
             // Fewer than there are tables: what closed ones tell is read.
             max_open_files: Some(16),
@@ -504,7 +509,7 @@ fn merges_stop_where_a_snapshot_holds_what_they_should_free() {
     let done = settled(&store).unwrap();
     assert!(done.checks > checks + 5, "{done:?}");
     assert_eq!(done.merges, stopped.merges, "{done:?}");
-    assert!(done.merges_put_off["backed-off"] > 0, "{done:?}");
+    assert!(done.merges_deferred["backed-off"] > 0, "{done:?}");
     assert!(2 * done.found_keys < done.expected_keys || stopped.merges > first.merges, "{done:?}");
     for (key, value) in before.iter().step_by(1000) {
         assert_eq!(store.get_at(key, &snapshot).unwrap().as_deref(), Some(&value[..]));
@@ -515,7 +520,7 @@ fn merges_stop_where_a_snapshot_holds_what_they_should_free() {
 
 /// Times that a merge waited for the sake of writers.
 fn forbidden(done: &DedupProperties) -> u64 {
-    ["slowed", "l0-pressed", "pending-bytes", "would-stall"].map(|reason| done.merges_put_off[reason]).iter().sum()
+    ["slowed", "l0-backlog", "pending-bytes", "would-stall"].map(|reason| done.merges_deferred[reason]).iter().sum()
 }
 
 #[test]
@@ -537,8 +542,8 @@ fn how_fast_level_zero_fills_is_enough_to_forbid_a_merge() {
     dedup.parameters.stall_margin = 1e9;
     let (_directory, store, mut model) =
         loaded(StoreOptions { l0_slowdown_trigger: 100, l0_stop_trigger: 200, ..options(false, dedup) });
-    let done = until(&store, &mut model, |done| done.merges_put_off["would-stall"] > 0);
-    assert_eq!(forbidden(&done), done.merges_put_off["would-stall"], "{done:?}");
+    let done = until(&store, &mut model, |done| done.merges_deferred["would-stall"] > 0);
+    assert_eq!(forbidden(&done), done.merges_deferred["would-stall"], "{done:?}");
     store.close().unwrap();
 }
 
@@ -554,8 +559,8 @@ fn a_store_of_one_compaction_at_a_time_takes_no_threshold() {
 #[test]
 fn the_value_log_learns_of_each_merge_what_it_has_let_go() {
     // Nothing but the merges gives a reason to look at segments.
-    let relocation = RelocationParameters { min_garbage_bytes: Bytes(1 << 50), ..RelocationParameters::default() };
-    let separated = StoreOptions { relocation, ..options(true, eager(DedupMode::Sample)) };
+    let gc = GcParameters { min_garbage_bytes: Bytes(1 << 50), ..GcParameters::default() };
+    let separated = StoreOptions { gc, ..options(true, eager(DedupMode::Sample)) };
     let (_directory, store, mut model) = loaded(separated);
     until(&store, &mut model, |done| done.merges > 0);
     settled(&store);
@@ -676,11 +681,12 @@ fn a_merge_that_has_no_room_waits_until_it_has() {
     let (store, model) =
         loaded_at(&disk.store(), StoreOptions { duties: Some(rival.clone()), ..options(false, dedup) });
     let begin = Instant::now();
-    while !store.dedup().is_some_and(|done| done.extensions > 0 && done.is_busy && done.merges_put_off["no-room"] > 0) {
+    while !store.dedup().is_some_and(|done| done.extensions > 0 && done.is_busy && done.merges_deferred["no-space"] > 0)
+    {
         assert!(begin.elapsed() < LONG, "{:?}", store.dedup());
         std::thread::yield_now();
     }
-    assert!(store.room().unwrap().writes_refused);
+    assert!(store.free_space().unwrap().writes_refused);
     let tables = store.live_tables().unwrap();
     for key in model.keys().step_by(100) {
         assert!(store.get(key).unwrap().is_some());

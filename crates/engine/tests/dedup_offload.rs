@@ -1,5 +1,5 @@
-//! Merges of duplicates that workers run: they are checked, counted and answered for as those that run here, and whatever goes wrong ends
-//! as one that runs here.
+//! Merges of duplicates that workers run: they are checked, counted and answered for as those that
+//! run here, and whatever goes wrong ends as one that runs here.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -19,10 +19,10 @@ use ecotone_engine::{
     DutyObserver, ExtensionThreshold, RemoteJob, RemoteOutcome, Separation, SpaceLimits, Store, StoreEvents,
     StoreOptions, VerifyError, verify,
 };
-use ecotone_policy::JobPurpose;
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
-use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::Bytes;
+use ecotone_policy::gc::GcParameters;
+use ecotone_types::JobPurpose;
+use ecotone_types::units::Bytes;
 
 /// Far more than any of this takes.
 const LONG: Duration = Duration::from_secs(120);
@@ -36,7 +36,8 @@ fn merges_by<T: CompactionOffload + 'static>(worker: Arc<T>) -> Arc<Only<T>> {
     Only::of(worker, |purpose| purpose == JobPurpose::Dedup)
 }
 
-/// A tree whose levels below the last hold half as many keys as that; merges of whatever is found in it, without rests.
+/// A tree whose levels below the last hold half as many keys as that; merges of whatever is found
+/// in it, without rests.
 fn options(offload: Arc<dyn CompactionOffload>) -> StoreOptions {
     StoreOptions {
         offload: Some(offload),
@@ -61,19 +62,20 @@ fn options(offload: Arc<dyn CompactionOffload>) -> StoreOptions {
     }
 }
 
-fn separated(options: StoreOptions, relocation: RelocationParameters) -> StoreOptions {
+fn separated(options: StoreOptions, gc: GcParameters) -> StoreOptions {
     let separation = Some(Separation { min_bytes: 32, segment_bytes: 256 * 1024 });
-    StoreOptions { separation, relocation, memtable_bytes: 256 * 1024, ..options }
+    StoreOptions { separation, gc, memtable_bytes: 256 * 1024, ..options }
 }
 
-/// Relocation for which no garbage is enough.
-fn never() -> RelocationParameters {
-    RelocationParameters { min_garbage_bytes: Bytes(u64::MAX / 2), ..Default::default() }
+/// Garbage collection for which no garbage is enough.
+fn never() -> GcParameters {
+    GcParameters { min_garbage_bytes: Bytes(u64::MAX / 2), ..Default::default() }
 }
 
-/// Writes after which all compactions and merges that are due are waited for: where other programs have the cores, one who never rests leaves
-/// RocksDB pressed all the time, and merges are forbidden then.
-const WRITES_AT_ONCE: u64 = 20_000;
+/// Writes after which all compactions and merges that are due are waited for: where other programs
+/// have the cores, one who never rests leaves RocksDB pressed all the time, and merges are
+/// forbidden then.
+const CONCURRENT_WRITES: u64 = 20_000;
 
 /// Overwrites random keys, now and then deletes one or a few in a row, until `done`.
 fn overwrite_until(store: &Store, model: &mut Model, keys: usize, done: impl Fn() -> bool) {
@@ -94,7 +96,7 @@ fn overwrite_until(store: &Store, model: &mut Model, keys: usize, done: impl Fn(
             store.put(&key(number), &value).unwrap();
             model.insert(key(number), value);
         }
-        while write % WRITES_AT_ONCE == WRITES_AT_ONCE - 1 && is_busy(store) && !done() {
+        while write % CONCURRENT_WRITES == CONCURRENT_WRITES - 1 && is_busy(store) && !done() {
             assert!(begin.elapsed() < LONG, "{write} writes: {:?} {:?}", store.dedup(), store.counters());
             std::thread::yield_now();
         }
@@ -178,7 +180,7 @@ fn merges_on_a_worker(keys: usize, options: impl Fn(StoreOptions) -> StoreOption
     let jobs = std::mem::take(&mut *offload.worker.seen.lock().unwrap());
     let sum = |of: fn(&RemoteJob) -> u64| jobs.iter().map(of).sum::<u64>();
     assert_eq!(sum(|job| job.input_bytes), dedup.read_bytes);
-    assert!(jobs.iter().all(|job| job.is_manual && !job.is_part() && job.input_level > 0));
+    assert!(jobs.iter().all(|job| job.is_manual && !job.is_subcompaction() && job.input_level > 0));
     // Each was held to the entries of its inputs, and RocksDB counts the same.
     let events: Vec<_> = seen.compactions.lock().unwrap().iter().filter(|event| event.remote).cloned().collect();
     assert_eq!(events.len() as u64, jobs_run);
@@ -208,7 +210,7 @@ fn a_worker_merges_duplicates_and_no_answer_changes() {
 }
 
 #[test]
-fn so_it_does_where_values_lie_apart() {
+fn so_it_does_where_values_lie_separated() {
     merges_on_a_worker(KEYS_ALONE, |options| separated(options, never()));
 }
 
@@ -217,11 +219,12 @@ fn so_it_does_where_values_lie_apart() {
 fn a_merge_goes_away_though_its_tables_name_values_that_are_to_be_relocated() {
     let worker = tempfile::tempdir().unwrap();
     let offload = merges_by(Arc::new(InProcess::new(worker.path())));
-    // What is a little garbage is relocated in passing, so nearly every table names some of that.
-    let early = RelocationParameters {
+    // What is a little garbage is relocated opportunistically, so nearly every table refers to some
+    // of that.
+    let early = GcParameters {
         begin_ratio: 1.01,
         end_ratio: 1.005,
-        on_purpose_ratio: 1e6,
+        forced_ratio: 1e6,
         urgent_ratio: 2e6,
         min_garbage_bytes: Bytes(1),
         ..Default::default()
@@ -231,7 +234,7 @@ fn a_merge_goes_away_though_its_tables_name_values_that_are_to_be_relocated() {
     let relocated = || store.value_log().unwrap().relocated_bytes;
     overwrite_until(&store, &mut model, KEYS_ALONE, || relocated() > 0 && offload.worker.installed.load(Relaxed) >= 20);
     assert_equals(&store, &model);
-    assert_eq!(offload.worker.stayed.lock().unwrap().len(), 0, "nothing is relocated on purpose");
+    assert_eq!(offload.worker.stayed.lock().unwrap().len(), 0, "nothing is relocated forcibly");
     assert_sound(directory.path(), store);
 }
 
@@ -345,7 +348,8 @@ fn merges_say_how_long_space_lasts_and_other_compactions_do_not() {
     let has_deadline = |(purpose, deadline): &(JobPurpose, Option<Duration>)| {
         *purpose == JobPurpose::Dedup && deadline.is_some_and(|deadline| deadline <= Duration::from_secs(3600))
     };
-    // Overwriting alone may take no more than merges give back: the store grows by new keys as well, all the time.
+    // Overwriting alone may take no more than merges give back: the store grows by new keys as
+    // well, all the time.
     let grown = RefCell::new(Model::new());
     overwrite_until(&store, &mut model, KEYS, || {
         let mut grown = grown.borrow_mut();

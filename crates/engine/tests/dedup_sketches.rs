@@ -1,4 +1,5 @@
-//! What tables tell of their keys: that they do, here and from workers, and that nothing but estimates rests on it.
+//! What tables tell of their keys: that they do, here and from workers, and that nothing but
+//! estimates rests on it.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -67,7 +68,8 @@ fn tables_tell_what_the_mode_asks_for_and_no_more() {
     }
 }
 
-/// Which keys are sampled, and what is told of them, whoever hashes them: for each length that the hash knows another way for.
+/// Which keys are sampled, and what is told of them, whoever hashes them: for each length that the
+/// hash knows another way for.
 #[test]
 fn the_samples_of_a_table_are_those_of_the_hash_of_its_keys() {
     // One table has all versions.
@@ -172,8 +174,8 @@ fn a_store_goes_on_when_the_mode_changes_or_its_values_move_out() {
     }
 }
 
-/// Compacts a store elsewhere, by workers that are told to collect `as_worker` of what they are asked for. Returns whether each table
-/// that came carried samples, and how many were refused.
+/// Compacts a store elsewhere, by workers that are told to collect `as_worker` of what they are
+/// asked for. Returns whether each table that came carried samples, and how many were refused.
 fn compacted_elsewhere(
     mode: DedupMode,
     separated: bool,
@@ -209,7 +211,8 @@ fn compacted_elsewhere(
     (came, refused)
 }
 
-/// The owner counts again, so a table that is taken tells what it would have told had it been written here.
+/// The owner counts again, so a table that is taken tells what it would have told had it been
+/// written here.
 #[test]
 fn a_worker_tells_of_the_keys_what_the_owner_would() {
     for separated in [false, true] {

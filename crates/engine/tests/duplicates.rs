@@ -1,4 +1,5 @@
-//! What is counted of duplicates: against a model by keys, against what RocksDB then drops, and on tables that are known one by one.
+//! What is counted of duplicates: against a model by keys, against what RocksDB then drops, and on
+//! tables that are known one by one.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -15,7 +16,8 @@ use ecotone_engine::{CountedLevel, DATA_FAMILY, DuplicateCensus, Error, OpenMode
 use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
 use ecotone_rocks_sys::verify::recount_table;
 
-/// What stands before key and value of a record in the value log, and before a value beside its key.
+/// What stands before key and value of a record in the value log, and before a value beside its
+/// key.
 const RECORD_HEADER_BYTES: u64 = 12;
 const VALUE_HEADER_BYTES: u64 = 1;
 
@@ -70,8 +72,8 @@ impl TableCollector for Reading {
     }
 }
 
-/// Hidden versions by level, every version against every other one of its key; how many keys end in a deletion of theirs that nothing hides;
-/// how many deletions of ranges there are.
+/// Hidden versions by level, every version against every other one of its key; how many keys end in
+/// a deletion of theirs that nothing shadows; how many deletions of ranges there are.
 fn model(store: &Store) -> (Vec<u64>, u64, u64) {
     let entries = Arc::new(Mutex::new(Entries::default()));
     for (place, table) in store.live_tables().unwrap().iter().enumerate() {
@@ -84,34 +86,34 @@ fn model(store: &Store) -> (Vec<u64>, u64, u64) {
         recount_table(&path, &AtomicBool::new(false), Box::new(Reading(Arc::clone(&entries))), &[]).unwrap();
     }
     let entries = entries.lock().unwrap();
-    let (mut hidden, mut deleted) = (vec![0; 7], 0);
+    let (mut shadowed, mut deleted) = (vec![0; 7], 0);
     for (key, versions) in &entries.by_key {
         let ranges = || entries.ranges.iter().filter(|(begin, end, ..)| begin <= key && key < end);
         for one in versions {
             let by_version = versions.iter().any(|other| other.sequence > one.sequence && other.table != one.table);
             let by_range = ranges().any(|(_, _, sequence, table)| *sequence > one.sequence && *table != one.table);
-            hidden[one.level] += u64::from(by_version || by_range);
+            shadowed[one.level] += u64::from(by_version || by_range);
         }
         let newest = versions.iter().max_by_key(|one| one.sequence).unwrap();
         deleted += u64::from(newest.is_deletion && !ranges().any(|(_, _, sequence, _)| *sequence > newest.sequence));
     }
-    (hidden, deleted, entries.ranges.len() as u64)
+    (shadowed, deleted, entries.ranges.len() as u64)
 }
 
-fn hidden_keys(census: &DuplicateCensus) -> Vec<u64> {
-    let mut levels: Vec<_> = census.levels.iter().map(|level| level.hidden_keys).collect();
+fn shadowed_keys(census: &DuplicateCensus) -> Vec<u64> {
+    let mut levels: Vec<_> = census.levels.iter().map(|level| level.shadowed_keys).collect();
     levels.resize(7, 0);
     levels
 }
 
 #[test]
 fn every_level_of_a_busy_store_is_counted_as_a_model_counts_it() {
-    let value_apart = RECORD_HEADER_BYTES + "key000000".len() as u64;
+    let separated_value = RECORD_HEADER_BYTES + "key000000".len() as u64;
     for (options, has_ranges, with_value) in [
         (plain(), false, VALUE_HEADER_BYTES),
         (plain(), true, VALUE_HEADER_BYTES),
-        (separated(), false, value_apart),
-        (separated(), true, value_apart),
+        (separated(), false, separated_value),
+        (separated(), true, separated_value),
     ] {
         let (_directory, store) = common::store(options);
         let mut random = Random::new(5);
@@ -135,19 +137,19 @@ fn every_level_of_a_busy_store_is_counted_as_a_model_counts_it() {
             write(500);
             let pause = store.pause_compactions().unwrap();
             let census = store.count_duplicates().unwrap();
-            if census.levels.iter().filter(|level| level.hidden_keys > 0).count() >= 2 {
+            if census.levels.iter().filter(|level| level.shadowed_keys > 0).count() >= 2 {
                 break (pause, census);
             }
-            assert!(tries.next().is_some(), "too few levels hide anything for the test to say something: {census:?}");
+            assert!(tries.next().is_some(), "too few levels shadow anything for the test to say something: {census:?}");
         };
-        let (hidden, deleted, ranges) = model(&store);
-        assert_eq!(hidden_keys(&census), hidden);
+        let (shadowed, deleted, ranges) = model(&store);
+        assert_eq!(shadowed_keys(&census), shadowed);
         let tables = store.live_tables().unwrap();
         assert_eq!(census.total_keys(), tables.iter().map(|table| table.entries).sum::<u64>());
         // Deletions take nothing, and all values are of one length.
         let value_bytes = VALUE_BYTES as u64 + with_value;
-        assert!(census.hidden_bytes().is_multiple_of(value_bytes), "{census:?}");
-        let values = census.hidden_bytes() / value_bytes;
+        assert!(census.shadowed_bytes().is_multiple_of(value_bytes), "{census:?}");
+        let values = census.shadowed_bytes() / value_bytes;
         assert!(values <= census.duplicate_keys() && values > census.duplicate_keys() * 8 / 10, "{census:?}");
         drop(pause);
         // What is no duplicate is a key, or what deleted one.
@@ -155,7 +157,7 @@ fn every_level_of_a_busy_store_is_counted_as_a_model_counts_it() {
         assert_eq!(census.total_keys() - census.duplicate_keys() - ranges, keys + deleted);
         store.compact(..).unwrap();
         let after = store.count_duplicates().unwrap();
-        assert_eq!((after.duplicate_keys(), after.hidden_bytes(), after.ratio()), (0, 0, None), "{after:?}");
+        assert_eq!((after.duplicate_keys(), after.shadowed_bytes(), after.ratio()), (0, 0, None), "{after:?}");
         assert_eq!(after.total_keys(), keys);
     }
 }
@@ -167,7 +169,7 @@ fn tables_that_are_known_are_counted_to_the_byte() {
         let bytes =
             |key: &str, value: u64| record_bytes.map_or(value + VALUE_HEADER_BYTES, |it| it + key.len() as u64 + value);
         let put = |key: &str, value: usize| store.put(key.as_bytes(), &vec![7; value]).unwrap();
-        let level = |entries, hidden_keys, hidden_bytes| CountedLevel { entries, hidden_keys, hidden_bytes };
+        let level = |entries, shadowed_keys, shadowed_bytes| CountedLevel { entries, shadowed_keys, shadowed_bytes };
         assert_eq!(store.count_duplicates().unwrap().total_keys(), 0);
 
         for key in ["a", "b", "cc", "d"] {
@@ -193,7 +195,7 @@ fn tables_that_are_known_are_counted_to_the_byte() {
         put("cc", 70);
         store.flush(true).unwrap();
         assert_eq!(store.count_duplicates().unwrap().levels[0], level(5, 2, bytes("a", 210)));
-        // A range hides what is older, in other tables.
+        // A range shadows what is older, in other tables.
         store.delete_range(&b"a"[..]..&b"d"[..]).unwrap();
         store.flush(true).unwrap();
         let whole = store.count_duplicates().unwrap();
@@ -228,24 +230,24 @@ fn what_space_tells_is_an_estimate_of_what_is_counted() {
     }
     store.flush(true).unwrap();
     let truth = store.count_duplicates().unwrap();
-    assert_eq!(truth.duplicate_keys(), 50_000, "each key of both rounds hides one");
+    assert_eq!(truth.duplicate_keys(), 50_000, "each key of both rounds shadows one");
     store.close().unwrap();
     // Whatever it is opened with.
     let reader = Store::open(&directory.path().join("store"), OpenMode::ReadOnly, StoreOptions::default()).unwrap();
     let estimate = reader.space().unwrap().duplicates.unwrap();
     assert_eq!(reader.count_duplicates().unwrap(), truth);
     let error = estimate.relative_error.unwrap();
-    assert!(error > 0.02 && error < 0.06, "50,000 hidden keys, one in 64: {error}");
+    assert!(error > 0.02 && error < 0.06, "50,000 shadowed keys, one in 64: {error}");
     assert_eq!((estimate.unsampled_tables, estimate.levels.len()), (0, truth.levels.len()));
     for (level, (estimated, counted)) in estimate.levels.iter().zip(&truth.levels).enumerate() {
-        // Four standard deviations of what hides in this level.
-        let allowed = 4.0 * (64.0 * counted.hidden_keys as f64).sqrt() + 0.5;
-        let off = (estimated.hidden_keys as f64 - counted.hidden_keys as f64).abs();
+        // Four standard deviations of what shadows in this level.
+        let allowed = 4.0 * (64.0 * counted.shadowed_keys as f64).sqrt() + 0.5;
+        let off = (estimated.shadowed_keys as f64 - counted.shadowed_keys as f64).abs();
         assert!(off < allowed, "level {level}: {estimated:?}, {counted:?}");
-        let of_one = |level: &CountedLevel| level.hidden_bytes as f64 / level.hidden_keys.max(1) as f64;
+        let of_one = |level: &CountedLevel| level.shadowed_bytes as f64 / level.shadowed_keys.max(1) as f64;
         assert!((of_one(estimated) - of_one(counted)).abs() < 8.0, "level {level}: {estimated:?}, {counted:?}");
     }
-    assert!(truth.levels.iter().filter(|level| level.hidden_keys > 0).count() == 2, "{truth:?}");
+    assert!(truth.levels.iter().filter(|level| level.shadowed_keys > 0).count() == 2, "{truth:?}");
 }
 
 #[test]
@@ -280,10 +282,11 @@ fn compactions_wait_for_the_end_of_a_pause() {
     until(|| store.properties().unwrap().l0_tables < 2);
 }
 
-/// What relocates begins compactions of its own, again and again; it must neither go on meanwhile nor give up.
+/// What relocates begins compactions of its own, again and again; it must neither go on meanwhile
+/// nor give up.
 #[test]
-fn relocation_waits_for_the_end_of_a_pause_and_goes_on() {
-    let (_directory, store) = common::store(common::relocating_early(64 * 1024));
+fn gc_waits_for_the_end_of_a_pause_and_goes_on() {
+    let (_directory, store) = common::store(common::collecting_early(64 * 1024));
     let put = |round: u64| {
         for number in 0..4_000_u64 {
             let key = format!("key{:06}", number * 7 % 4_000);
@@ -305,7 +308,7 @@ fn relocation_waits_for_the_end_of_a_pause_and_goes_on() {
     assert_eq!(store.value_log().unwrap().relocated_bytes, relocated);
     drop(pause);
     let live = 4_000 * 330;
-    common::until(&store, |values| values.bytes < live * 3 / 2 && values.relocating_segments == 0);
+    common::until(&store, |values| values.bytes < live * 3 / 2 && values.gc_segments == 0);
 }
 
 fn until(wanted: impl Fn() -> bool) {

@@ -1,7 +1,8 @@
 //! What was acknowledged survives the death of the process.
 //!
-//! The test starts itself again as a child that writes and reports each acknowledged write on its output, kills it with
-//! SIGKILL in the middle, and looks for every acknowledged write in the store.
+//! The test starts itself again as a child that writes and reports each acknowledged write on its
+//! output, kills it with SIGKILL in the middle, and looks for every acknowledged write in the
+//! store.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -25,13 +26,14 @@ fn key(thread: u64, number: u64, part: u64) -> Vec<u8> {
     format!("t{thread}-n{number:08}-p{part}").into_bytes()
 }
 
-/// Not a test of its own: the child that the tests below start. Without its variables it has nothing to do.
+/// Not a test of its own: the child that the tests below start. Without its variables it has
+/// nothing to do.
 #[test]
 fn child() {
     let (Ok(directory), Ok(name)) = (std::env::var(DIRECTORY), std::env::var(DURABILITY)) else {
         return;
     };
-    let mut options = StoreOptions { durability: name.parse().unwrap(), ..common::relocating_early(64 * 1024) };
+    let mut options = StoreOptions { durability: name.parse().unwrap(), ..common::collecting_early(64 * 1024) };
     if std::env::var_os(SEPARATED).is_none() {
         options.separation = None;
     }
@@ -73,7 +75,8 @@ fn start(directory: &Path, durability: Durability, separated: bool) -> Child {
         .unwrap()
 }
 
-/// Kills children in the middle of `writes` acknowledged writes, several times over, and checks the store after each.
+/// Kills children in the middle of `writes` acknowledged writes, several times over, and checks the
+/// store after each.
 fn nothing_acknowledged_is_lost(durability: Durability, separated: bool, rounds: usize, writes: usize) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");

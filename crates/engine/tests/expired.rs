@@ -1,4 +1,5 @@
-//! Values whose time is over: compactions remove them where asked to, in either layout, and in tables that nothing else compacts.
+//! Values whose time is over: compactions remove them where asked to, in either layout, and in
+//! tables that nothing else compacts.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -21,14 +22,15 @@ use ecotone_rocks_sys::salvage::SalvagedTable;
 /// Of each kind.
 const VALUES: u64 = 100;
 
-/// Values with their keys, and values apart; expired ones are reclaimed, but by no sweep.
+/// Values with their keys, and separated values; expired ones are reclaimed, but by no scan.
 fn layouts() -> [StoreOptions; 2] {
-    let plain = StoreOptions { reclaim_expired: true, expired_sweep_seconds: 0, ..common::small() };
+    let plain = StoreOptions { reclaim_expired: true, expired_compaction_seconds: 0, ..common::small() };
     let separation = Some(Separation { min_bytes: 50, segment_bytes: 64 * 1024 });
     [plain.clone(), StoreOptions { separation, ..plain }]
 }
 
-/// Values long and short, with and without other attributes, whose time is over, and as many whose time comes or that have none. One table.
+/// Values long and short, with and without other attributes, whose time is over, and as many whose
+/// time comes or that have none. One table.
 fn write(store: &Store) {
     let mut batch = store.batch();
     for number in 0..VALUES {
@@ -101,7 +103,8 @@ fn what_was_only_ever_moved_is_reclaimed_once_it_is_old() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("store");
         moved(&path, &options);
-        let store = Store::open(&path, OpenMode::Open, StoreOptions { expired_sweep_seconds: 1, ..options }).unwrap();
+        let store =
+            Store::open(&path, OpenMode::Open, StoreOptions { expired_compaction_seconds: 1, ..options }).unwrap();
         // Nobody writes, flushes or compacts.
         wait(&store, |store| store.counters().expired_values > 0);
         wait(&store, |store| over_left(store) == 0);
@@ -110,14 +113,14 @@ fn what_was_only_ever_moved_is_reclaimed_once_it_is_old() {
 }
 
 #[test]
-fn a_sweep_stays_here_and_other_compactions_do_not() {
+fn a_rewrite_stays_here_and_other_compactions_do_not() {
     for options in layouts() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("store");
         moved(&path, &options);
         let worker = tempfile::tempdir().unwrap();
         let offload = Arc::new(InProcess::new(worker.path()));
-        let options = StoreOptions { expired_sweep_seconds: 1, offload: Some(offload.clone()), ..options };
+        let options = StoreOptions { expired_compaction_seconds: 1, offload: Some(offload.clone()), ..options };
         let store = Store::open(&path, OpenMode::Open, options.clone()).unwrap();
         wait(&store, |store| over_left(store) == 0);
         assert_eq!(offload.jobs.load(Ordering::Relaxed), 0);
@@ -125,7 +128,8 @@ fn a_sweep_stays_here_and_other_compactions_do_not() {
         store.close().unwrap();
         // A worker gives back what has expired as well, in tables that tell of it.
         let store =
-            Store::open(&path, OpenMode::Open, StoreOptions { expired_sweep_seconds: 0, ..options.clone() }).unwrap();
+            Store::open(&path, OpenMode::Open, StoreOptions { expired_compaction_seconds: 0, ..options.clone() })
+                .unwrap();
         write(&store);
         store.compact(..).unwrap();
         assert!(offload.installed.load(Ordering::Relaxed) > 0, "{:?}", offload.refused);
@@ -171,7 +175,8 @@ fn what_a_compaction_removes_that_fails_is_not_counted() {
     }
 }
 
-/// What RocksDB keeps of the options that the store was opened with: the values of `name` in its families.
+/// What RocksDB keeps of the options that the store was opened with: the values of `name` in its
+/// families.
 fn rocksdb_says(path: &Path, name: &str) -> Vec<u64> {
     let files = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
     let is_options = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("OPTIONS-");
@@ -181,15 +186,16 @@ fn rocksdb_says(path: &Path, name: &str) -> Vec<u64> {
     values.collect()
 }
 
-/// It has two periods: one for all tables, and one for those above the last level, which is 30 days where nobody says it.
+/// It has two periods: one for all tables, and one for those above the last level, which is 30 days
+/// where nobody says it.
 #[test]
 fn no_table_is_rewritten_for_its_age_at_another_one_than_was_asked_for() {
     let day = 24 * 60 * 60;
-    for (reclaim_expired, expired_sweep_seconds, expected) in
+    for (reclaim_expired, expired_compaction_seconds, expected) in
         [(true, 90 * day, 90 * day), (true, 0, 0), (false, 90 * day, 0)]
     {
         for options in layouts() {
-            let options = StoreOptions { reclaim_expired, expired_sweep_seconds, ..options };
+            let options = StoreOptions { reclaim_expired, expired_compaction_seconds, ..options };
             let (_directory, store) = common::store(options);
             for name in ["periodic_compaction_seconds", "ttl"] {
                 let said = rocksdb_says(store.directory(), name);
@@ -205,7 +211,7 @@ const MIB: u64 = 1 << 20;
 fn in_little_space() -> [StoreOptions; 2] {
     let plain = StoreOptions {
         reclaim_expired: true,
-        expired_sweep_seconds: 0,
+        expired_compaction_seconds: 0,
         memtable_bytes: MIB / 4,
         level_base_bytes: MIB,
         target_file_bytes: MIB / 4,
@@ -225,7 +231,8 @@ fn long_value(number: u64) -> Vec<u8> {
     common::value_of(&number.to_be_bytes(), 0, 2_000)
 }
 
-/// In their order, so that tables are moved to the last level, and what is written later has nothing to do with them.
+/// In their order, so that tables are moved to the last level, and what is written later has
+/// nothing to do with them.
 fn key_of(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
@@ -293,7 +300,8 @@ fn a_full_store_takes_writes_again_once_what_is_in_it_has_expired() {
     });
 }
 
-/// By a version that reclaimed nothing, or for which nothing was to be reclaimed: its tables do not tell.
+/// By a version that reclaimed nothing, or for which nothing was to be reclaimed: its tables do not
+/// tell.
 #[test]
 fn a_full_store_whose_tables_do_not_tell_takes_writes_again() {
     for options in in_little_space() {

@@ -1,4 +1,5 @@
-//! Full disks, failing syncs and broken reads: nothing acknowledged is lost, and each error says what to do.
+//! Full disks, failing syncs and broken reads: nothing acknowledged is lost, and each error says
+//! what to do.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -25,7 +26,8 @@ use ecotone_rocks_sys::filesystem::{FileSystemHooks, RangedRead, RemoteFiles, Ta
 struct Disk {
     full_for: Mutex<Option<&'static str>>,
     unsyncable: Mutex<Option<&'static str>>,
-    /// Whether the next sync is told that it succeeds, as the kernel does: it has dropped what it could not write, and said so.
+    /// Whether the next sync is told that it succeeds, as the kernel does: it has dropped what it
+    /// could not write, and said so.
     tells_once: AtomicBool,
     /// Whether a sync has failed.
     has_failed: AtomicBool,
@@ -253,7 +255,8 @@ fn a_wal_that_cannot_be_synced_ends_all_writing_beside_a_value_log_too() {
     }
 }
 
-/// Writers share syncs. After the first that failed none of them may be told that its value is durable.
+/// Writers share syncs. After the first that failed none of them may be told that its value is
+/// durable.
 #[test]
 fn no_writer_is_acknowledged_by_a_sync_after_one_that_failed() {
     const WRITERS: usize = 8;
@@ -321,7 +324,8 @@ impl WriteTap for FailsWhileAwaited {
     }
 }
 
-/// The kernel tells of what it has dropped once: who waited for the sync that it told must not be told that its own went well.
+/// The kernel tells of what it has dropped once: who waited for the sync that it told must not be
+/// told that its own went well.
 #[test]
 fn who_waits_for_a_wal_sync_that_fails_is_told_of_it() {
     for _ in 0..10 {
@@ -464,7 +468,8 @@ impl CompactionOffload for FailingWorkers {
     fn installed(&self, _job: u64, _ok: bool) {}
 }
 
-/// Cuts the bytes of a job at every length and changes each of its numbers: the worker must refuse or run it, and live.
+/// Cuts the bytes of a job at every length and changes each of its numbers: the worker must refuse
+/// or run it, and live.
 #[test]
 fn a_damaged_job_never_ends_the_worker() {
     struct Cutting(tempfile::TempDir, AtomicBool);

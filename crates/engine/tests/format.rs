@@ -1,8 +1,9 @@
 //! Stores written by earlier versions open for ever.
 //!
-//! `fixtures/format-1` and `fixtures/format-2` were written by the tests below, each with the version that introduced the format, and
-//! `fixtures/format-2-killed` by one whose tables tell more, of a store that nobody closed.
-//! They are never written again: a change that cannot read it is a change of the format, and needs a new fixture beside it.
+//! `fixtures/format-1` and `fixtures/format-2` were written by the tests below, each with the
+//! version that introduced the format, and `fixtures/format-2-killed` by one whose tables tell
+//! more, of a store that nobody closed. They are never written again: a change that cannot read it
+//! is a change of the format, and needs a new fixture beside it.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -19,15 +20,15 @@ use ecotone_engine::{
     Attributes, Compression, DEFAULT_SEPARATION_BYTES, DedupMode, DedupOptions, Direction, Durability,
     ExtensionThreshold, OpenMode, Separation, Store, StoreOptions, WriteOptions, verify,
 };
-use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::Bytes;
+use ecotone_policy::gc::GcParameters;
+use ecotone_types::units::Bytes;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// What the fixture holds: tables of two levels and all three compressions, entries that are only in the WAL, values of
-/// every header, deletions of keys and of ranges.
+/// What the fixture holds: tables of two levels and all three compressions, entries that are only
+/// in the WAL, values of every header, deletions of keys and of ranges.
 fn expected() -> Model {
     let mut model = Model::new();
     for number in 0..60_u64 {
@@ -136,7 +137,7 @@ fn a_store_of_format_1_opens_and_works() {
 }
 
 #[test]
-fn a_store_of_format_1_keeps_new_values_apart_and_the_old_ones_where_they_are() {
+fn a_store_of_format_1_keeps_new_values_separated_and_the_old_ones_where_they_are() {
     let copy = copy_of("format-1");
     let mut model = expected();
     let format = || fs::read_to_string(copy.path().join("STORE")).unwrap().lines().nth(1).unwrap().to_owned();
@@ -201,18 +202,18 @@ fn separated() -> StoreOptions {
         durability: Durability::Always,
         compression: Compression::Lz4,
         separation: Some(Separation { min_bytes: 15, segment_bytes: 4096 }),
-        relocation: RelocationParameters {
+        gc: GcParameters {
             begin_ratio: 1.1,
             end_ratio: 1.05,
             min_garbage_bytes: Bytes(1024),
-            ..RelocationParameters::default()
+            ..GcParameters::default()
         },
         ..common::small()
     }
 }
 
-/// What the fixture of format 2 holds: inline and separated values of every header, in several segments, some of them relocated,
-/// some named by the WAL only.
+/// What the fixture of format 2 holds: inline and separated values of every header, in several
+/// segments, some of them relocated, some named by the WAL only.
 fn expected_2() -> Model {
     let mut model = Model::new();
     for number in 0..300_u64 {
@@ -294,7 +295,8 @@ fn killed() -> StoreOptions {
     }
 }
 
-/// Inline and separated values of all types and ends in turn, and a few that are longer than a segment.
+/// Inline and separated values of all types and ends in turn, and a few that are longer than a
+/// segment.
 fn value_of_killed(number: u64, version: u64) -> (Vec<u8>, Vec<u8>, Attributes) {
     let key = format!("key{number:03}").into_bytes();
     let bytes = match number % 3 {
@@ -311,7 +313,8 @@ fn value_of_killed(number: u64, version: u64) -> (Vec<u8>, Vec<u8>, Attributes) 
     (key, value, attributes)
 }
 
-/// What each of its generations writes and deletes: the first two lie in the last level, the others above it, and the last in the WAL.
+/// What each of its generations writes and deletes: the first two lie in the last level, the others
+/// above it, and the last in the WAL.
 fn generation(version: u64) -> (impl Iterator<Item = u64>, std::ops::Range<u64>) {
     let every = [1, 2, 4, 5, 7][version as usize];
     ((0..400_u64).filter(move |number| number % every == 0), 30 * version..30 * version + 5)
@@ -350,7 +353,8 @@ fn write_generation(store: &Store, version: u64) {
     store.delete(format!("key{:03}", 200 + version).as_bytes()).unwrap();
 }
 
-/// Writes the fixture of a killed store where `ECOTONE_WRITE_FIXTURE_KILLED` says. Without it there is nothing to do.
+/// Writes the fixture of a killed store where `ECOTONE_WRITE_FIXTURE_KILLED` says. Without it there
+/// is nothing to do.
 #[test]
 fn write_fixture_of_a_killed_store() {
     let Ok(to) = std::env::var("ECOTONE_WRITE_FIXTURE_KILLED") else {
@@ -398,7 +402,8 @@ fn write_fixture_of_a_killed_store() {
     remove_logs(to);
 }
 
-/// Tables in three levels with all that they tell of their keys, a WAL and segments that end in what is reserved, values of every type and end.
+/// Tables in three levels with all that they tell of their keys, a WAL and segments that end in
+/// what is reserved, values of every type and end.
 #[test]
 fn a_killed_store_of_format_2_opens_and_works() {
     let copy = copy_of("format-2-killed");

@@ -1,5 +1,5 @@
-//! A disk without a free byte: a store on it is opened all the same, again and again, and read whole; writes are refused, and taken
-//! again by the same store once there is room.
+//! A disk without a free byte: a store on it is opened all the same, again and again, and read
+//! whole; writes are refused, and taken again by the same store once there is room.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -29,7 +29,8 @@ const BALLAST: &str = "BALLAST";
 const DIRECTORY: &str = "ECOTONE_TEST_FULL_DISK";
 const SEPARATED: &str = "ECOTONE_TEST_FULL_DISK_SEPARATED";
 
-/// Keys that the child writes: those behind the first half lie in the WAL only, which is longer than a memtable of who opens the store next.
+/// Keys that the child writes: those behind the first half lie in the WAL only, which is longer
+/// than a memtable of who opens the store next.
 const KEYS: u64 = 4_000;
 
 fn options(separated: bool) -> StoreOptions {
@@ -80,7 +81,8 @@ fn wait_for(path: &Path) {
     }
 }
 
-/// Not a test of its own: the child that the tests below start. Without its variables it has nothing to do.
+/// Not a test of its own: the child that the tests below start. Without its variables it has
+/// nothing to do.
 #[test]
 fn child() {
     let Ok(directory) = std::env::var(DIRECTORY) else { return };
@@ -155,8 +157,8 @@ fn opens_on_a_full_disk(separated: bool, is_killed: bool, has_ballast: bool) {
         // Whoever fills the disk takes what the opening has freed, too.
         fill(&disk);
         let began = Instant::now();
-        while !store.room().unwrap().writes_refused {
-            assert!(began.elapsed() < LONG, "{:?}", store.room());
+        while !store.free_space().unwrap().writes_refused {
+            assert!(began.elapsed() < LONG, "{:?}", store.free_space());
         }
         let refused = store.put(b"another", b"value").unwrap_err();
         assert!(matches!(refused, Error::OutOfSpace { .. }), "{refused}");
@@ -165,7 +167,8 @@ fn opens_on_a_full_disk(separated: bool, is_killed: bool, has_ballast: bool) {
         // Nor is there room for what a check begins with, which would stop the store.
         let checked = store.verify_now(|_| ControlFlow::Continue(()));
         assert!(matches!(checked, Err(Error::DiskFull { .. })), "{checked:?}");
-        // A compaction that ran while somebody else took the last bytes has met the end of the disk: no reason not to close.
+        // A compaction that ran while somebody else took the last bytes has met the end of the
+        // disk: no reason not to close.
         let failure = store.write_failure();
         assert!(failure.as_ref().is_none_or(|failure| failure.contains("No space left")), "{failure:?}");
         store.close().unwrap();

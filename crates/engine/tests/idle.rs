@@ -1,4 +1,5 @@
-//! What a store does about its garbage while nobody writes, and for who asks for it. Space is what files take on disk.
+//! What a store does about its garbage while nobody writes, and for who asks for it. Space is what
+//! files take on disk.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 

@@ -235,9 +235,10 @@ fn a_table_that_says_less_or_more_than_its_entries_name_is_found() {
     }
 }
 
-/// The segment stays as long as a table names it, so what it names must be there, whoever can read it.
+/// The segment stays as long as a table refers to it, so what it names must be there, whoever can
+/// read it.
 #[test]
-fn what_only_a_hidden_version_names_is_missed_as_well() {
+fn what_only_a_shadowed_version_names_is_missed_as_well() {
     for in_one_table in [false, true] {
         let (directory, store) = common::store(separated());
         store.put(b"visible", &[1; 100]).unwrap();
@@ -302,11 +303,12 @@ fn what_is_missing_of_a_store_in_use_is_no_damage() {
     assert!(!verify(&path, |_| ()).unwrap().is_sound());
 }
 
-/// Not a test of its own: the child that the test below starts. Without its variable it has nothing to do.
+/// Not a test of its own: the child that the test below starts. Without its variable it has nothing
+/// to do.
 #[test]
 fn child() {
     let Ok(directory) = std::env::var(DIRECTORY) else { return };
-    let store = Store::open(Path::new(&directory), OpenMode::Create, common::relocating_early(64 * 1024)).unwrap();
+    let store = Store::open(Path::new(&directory), OpenMode::Create, common::collecting_early(64 * 1024)).unwrap();
     for round in 0.. {
         fill(&store, &mut Model::new(), round, 2_000, 1_000);
         println!("removed {}", store.value_log().unwrap().removed_segments);

@@ -1,9 +1,11 @@
-//! Kills of a real process under load, hundreds of them, over one directory: nothing acknowledged is lost, in any durability.
+//! Kills of a real process under load, hundreds of them, over one directory: nothing acknowledged
+//! is lost, in any durability.
 //!
-//! The test starts itself again as a child that writes with several threads while the store flushes, compacts, relocates and
-//! removes segments, and kills it with SIGKILL some milliseconds later. Then it opens the store itself: each writer's newest
-//! acknowledged writes must be there, at most the one that was under way beside them, each of its parts or none. What the tables that it
-//! left name is counted anew, and every few rounds what those of a copy do once it is compacted.
+//! The test starts itself again as a child that writes with several threads while the store
+//! flushes, compacts, relocates and removes segments, and kills it with SIGKILL some milliseconds
+//! later. Then it opens the store itself: each writer's newest acknowledged writes must be there,
+//! at most the one that was under way beside them, each of its parts or none. What the tables that
+//! it left name is counted anew, and every few rounds what those of a copy do once it is compacted.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -35,16 +37,19 @@ const GROUPS: u64 = 150;
 /// Keys of a group, written together.
 const PARTS: u64 = 3;
 
-/// Kills of each durability. Of all 300, 150 come once values are relocated, 90 once a segment has gone, 15 after a second of writes, the others may come while the store opens.
+/// Kills of each durability. Of all 300, 150 come once values are relocated, 90 once a segment has
+/// gone, 15 after a second of writes, the others may come while the store opens.
 const ROUNDS: u64 = 100;
 
 /// Kills where all is large.
 const ROUNDS_OF_LARGE: u64 = 20;
 
-/// In one of so many rounds the child lives long enough for a sync in the background, in two it may not come to open the store.
+/// In one of so many rounds the child lives long enough for a sync in the background, in two it may
+/// not come to open the store.
 const LONG_ROUNDS: u64 = 20;
 
-/// After one of so many rounds the live bytes are counted anew. What each table names is after every one.
+/// After one of so many rounds the live bytes are counted anew. What each table refers to is after
+/// every one.
 const COUNTED: u64 = 3;
 
 /// How large all is.
@@ -66,7 +71,7 @@ impl Sizes {
     }
 
     fn options(self, durability: Durability) -> StoreOptions {
-        StoreOptions { durability, ..common::relocating_early(64 * 1024 * self.scale() as u64) }
+        StoreOptions { durability, ..common::collecting_early(64 * 1024 * self.scale() as u64) }
     }
 
     /// What a write leaves in a part of its group; `None` where it deletes.
@@ -85,7 +90,8 @@ fn key(writer: usize, group: u64, part: u64) -> Vec<u8> {
     format!("w{writer}-g{group:04}-p{part}").into_bytes()
 }
 
-/// Not a test of its own: the child that the tests below start. Without its variables it has nothing to do.
+/// Not a test of its own: the child that the tests below start. Without its variables it has
+/// nothing to do.
 #[test]
 fn child() {
     let variable = std::env::var;
@@ -184,7 +190,11 @@ fn live_and_die(directory: &Path, durability: Durability, sizes: Sizes, begin: [
             };
             std::thread::sleep(after);
             child.kill().unwrap();
-            assert_ne!(came, Err(RecvTimeoutError::Timeout), "a life of {RELOCATES_WITHIN:?} without relocation");
+            assert_ne!(
+                came,
+                Err(RecvTimeoutError::Timeout),
+                "a life of {RELOCATES_WITHIN:?} without garbage collection"
+            );
         });
         // Until it is dead. A line cut short does not count.
         for line in lines.map_while(Result::ok) {
@@ -219,7 +229,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Takes over what was acknowledged, and then what is in the store of the writes that were under way.
+    /// Takes over what was acknowledged, and then what is in the store of the writes that were
+    /// under way.
     fn check(&mut self, store: &Store, said: &Said) {
         for writer in 0..WRITERS {
             let acknowledged = said.acknowledged[writer].unwrap_or(self.next[writer]);
@@ -304,7 +315,7 @@ fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u6
     // 200 of all, whatever others take of the cores.
     assert!(
         3 * relocating_lives >= 2 * rounds && removing_lives >= rounds / 4,
-        "the kills were to meet relocation: {met}"
+        "the kills were to meet garbage collection: {met}"
     );
     // More than is collected of one stream.
     assert!(sizes == Sizes::Small || max_relocated > 512 << 10, "{max_relocated} bytes relocated at most");
@@ -325,7 +336,8 @@ fn kills_take_nothing_with_a_sync_always() {
     with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::Always, Sizes::Small, ROUNDS, seed));
 }
 
-/// What is collected is given to the kernel because it is full, again and again, as well as at a sync.
+/// What is collected is given to the kernel because it is full, again and again, as well as at a
+/// sync.
 #[test]
 fn kills_take_nothing_while_copies_are_many() {
     with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::EverySecond, Sizes::Large, ROUNDS_OF_LARGE, seed));

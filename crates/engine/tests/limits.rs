@@ -1,4 +1,5 @@
-//! Little space: writes are refused before anything meets the end of it, nothing acknowledged is lost, and writing resumes.
+//! Little space: writes are refused before anything meets the end of it, nothing acknowledged is
+//! lost, and writing resumes.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -14,7 +15,7 @@ use ecotone_engine::{
     BackgroundError, Compression, Durability, Duty, DutyObserver, Error, OpenMode, Separation, SpaceChanged,
     SpaceLimits, Store, StoreEvents, StoreOptions, WriteOptions, verify,
 };
-use ecotone_policy::units::Bytes;
+use ecotone_types::units::Bytes;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -24,13 +25,13 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// What the store has said.
 #[derive(Default)]
-struct Heard {
+struct Recorded {
     spaces: Mutex<Vec<SpaceChanged>>,
     changed: Condvar,
     errors: Mutex<Vec<BackgroundError>>,
 }
 
-impl StoreEvents for Heard {
+impl StoreEvents for Recorded {
     fn space_changed(&self, event: &SpaceChanged) {
         self.spaces.lock().unwrap().push(*event);
         self.changed.notify_all();
@@ -41,11 +42,12 @@ impl StoreEvents for Heard {
     }
 }
 
-impl Heard {
+impl Recorded {
     /// Waits until writes are taken, or not.
     fn wait_until_refused(&self, refused: bool) {
         let spaces = self.spaces.lock().unwrap();
-        let is = |spaces: &Vec<SpaceChanged>| spaces.last().is_some_and(|last| last.room.writes_refused) == refused;
+        let is =
+            |spaces: &Vec<SpaceChanged>| spaces.last().is_some_and(|last| last.free_space.writes_refused) == refused;
         let (spaces, timeout) = self.changed.wait_timeout_while(spaces, LONG, |spaces| !is(spaces)).unwrap();
         assert!(!timeout.timed_out(), "{spaces:?}");
     }
@@ -54,9 +56,9 @@ impl Heard {
     fn assert_sound(&self, store: &Store) {
         let spaces = self.spaces.lock().unwrap();
         for (number, space) in spaces.iter().enumerate() {
-            assert_eq!(space.room.writes_refused, number % 2 == 0, "closed and opened in turn: {spaces:?}");
+            assert_eq!(space.free_space.writes_refused, number % 2 == 0, "closed and opened in turn: {spaces:?}");
         }
-        let closed = spaces.iter().filter(|space| space.room.writes_refused).count() as u64;
+        let closed = spaces.iter().filter(|space| space.free_space.writes_refused).count() as u64;
         let counters = store.counters();
         assert_eq!(counters.times_out_of_space, closed);
         assert_eq!(counters.failed_compactions, 0, "a compaction that does not fit is never begun");
@@ -65,14 +67,14 @@ impl Heard {
     }
 }
 
-fn options(heard: &Arc<Heard>, separated: bool) -> StoreOptions {
+fn options(recorded: &Arc<Recorded>, separated: bool) -> StoreOptions {
     StoreOptions {
         memtable_bytes: 256 * KIB,
         level_base_bytes: MIB,
         target_file_bytes: 256 * KIB,
         compression: Compression::None,
         separation: separated.then_some(Separation { min_bytes: 100, segment_bytes: MIB }),
-        events: Some(heard.clone()),
+        events: Some(recorded.clone()),
         ..StoreOptions::default()
     }
 }
@@ -120,15 +122,16 @@ fn assert_holds(store: &Store, numbers: std::ops::Range<u64>) {
 }
 
 /// Fills a disk, is refused, deletes, and writes on.
-fn fills_deletes_and_writes_on(options: impl Fn(&Arc<Heard>) -> StoreOptions) {
+fn fills_deletes_and_writes_on(options: impl Fn(&Arc<Recorded>) -> StoreOptions) {
     let Some(disk) = Tmpfs::mount(64 * MIB) else { return };
-    let heard = Arc::<Heard>::default();
-    let store = Store::open(&disk.store(), OpenMode::Create, options(&heard)).unwrap();
+    let recorded = Arc::<Recorded>::default();
+    let store = Store::open(&disk.store(), OpenMode::Create, options(&recorded)).unwrap();
     let end = fill_up(&store, 0);
     assert!(end > 1_000, "{end}");
-    heard.wait_until_refused(true);
+    recorded.wait_until_refused(true);
     let refused = store.put(b"another", &[0; 5000]).unwrap_err();
-    // A running compaction may have ended meanwhile, and the first refusal be over; this one is as large as any.
+    // A running compaction may have ended meanwhile, and the first refusal be over; this one is as
+    // large as any.
     let message = refused.to_string();
     assert!(message.contains("bytes free") && message.contains("delete data"), "{message}");
     // Reads go on, and what was refused is not there.
@@ -143,8 +146,8 @@ fn fills_deletes_and_writes_on(options: impl Fn(&Arc<Heard>) -> StoreOptions) {
 
     // Opening writes a MANIFEST and flushes what it replays.
     store.close().unwrap();
-    heard.spaces.lock().unwrap().clear();
-    let store = Store::open(&disk.store(), OpenMode::Open, options(&heard)).unwrap();
+    recorded.spaces.lock().unwrap().clear();
+    let store = Store::open(&disk.store(), OpenMode::Open, options(&recorded)).unwrap();
     let end = fill_up(&store, end);
     assert_holds(&store, 0..end);
 
@@ -158,12 +161,12 @@ fn fills_deletes_and_writes_on(options: impl Fn(&Arc<Heard>) -> StoreOptions) {
     let mut batch = store.batch();
     batch.delete_range(&from[..]..&to[..]).unwrap();
     store.write(&batch, WriteOptions::default()).unwrap();
-    heard.wait_until_refused(false);
+    recorded.wait_until_refused(false);
     let later = write_on(&store, end, 2_000);
     assert!(store.get(&key(0)).unwrap().is_none());
     assert_holds(&store, end - 500..later);
     assert!(store.counters().refused_writes > 0);
-    heard.assert_sound(&store);
+    recorded.assert_sound(&store);
     store.close().unwrap();
     let found = verify(&disk.store(), |_| ()).unwrap();
     assert!(found.is_sound(), "{found:?}");
@@ -171,27 +174,28 @@ fn fills_deletes_and_writes_on(options: impl Fn(&Arc<Heard>) -> StoreOptions) {
 
 #[test]
 fn a_plain_store_stops_before_the_disk_is_full_and_goes_on_when_it_is_not() {
-    fills_deletes_and_writes_on(|heard| options(heard, false));
+    fills_deletes_and_writes_on(|recorded| options(recorded, false));
 }
 
 #[test]
 fn a_store_with_a_value_log_stops_before_the_disk_is_full_and_goes_on_when_it_is_not() {
-    fills_deletes_and_writes_on(|heard| options(heard, true));
+    fills_deletes_and_writes_on(|recorded| options(recorded, true));
 }
 
-/// Memtables and tables that are an eighth of the disk: what was taken must be flushed, and compactions must fit.
+/// Memtables and tables that are an eighth of the disk: what was taken must be flushed, and
+/// compactions must fit.
 #[test]
 fn memtables_that_are_large_for_the_disk_are_flushed_whatever_comes() {
-    fills_deletes_and_writes_on(|heard| StoreOptions {
+    fills_deletes_and_writes_on(|recorded| StoreOptions {
         memtable_bytes: 4 * MIB,
         target_file_bytes: 2 * MIB,
         level_base_bytes: 4 * MIB,
-        ..options(heard, false)
+        ..options(recorded, false)
     });
 }
 
-/// Overwrites `keys` keys from `threads` threads until `bytes` of values were taken; those that are refused are tried again.
-/// Returns what is stored then.
+/// Overwrites `keys` keys from `threads` threads until `bytes` of values were taken; those that are
+/// refused are tried again. Returns what is stored then.
 fn overwrite(store: &Store, threads: u64, keys: u64, bytes: u64) -> Model {
     let taken = AtomicU64::new(0);
     let began = Instant::now();
@@ -228,17 +232,17 @@ fn overwrite(store: &Store, threads: u64, keys: u64, bytes: u64) -> Model {
 fn threads_that_overwrite_near_the_end_of_the_disk_never_reach_it_and_never_wait_for_ever() {
     for separated in [false, true] {
         let Some(disk) = Tmpfs::mount(64 * MIB) else { return };
-        let heard = Arc::<Heard>::default();
-        let store = Store::open(&disk.store(), OpenMode::Create, options(&heard, separated)).unwrap();
+        let recorded = Arc::<Recorded>::default();
+        let store = Store::open(&disk.store(), OpenMode::Create, options(&recorded, separated)).unwrap();
         let watched = Watched::begin(disk.path());
         // 25 MiB live on a disk of 64, written five times over.
         let model = overwrite(&store, 6, 12_000, 120 * MIB);
         let (min_free, _) = watched.end();
         assert_equals(&store, &model);
-        heard.assert_sound(&store);
+        recorded.assert_sound(&store);
         assert!(min_free > MIB, "{min_free} bytes were left");
         store.close().unwrap();
-        let store = Store::open(&disk.store(), OpenMode::Open, options(&heard, separated)).unwrap();
+        let store = Store::open(&disk.store(), OpenMode::Open, options(&recorded, separated)).unwrap();
         assert_equals(&store, &model);
     }
 }
@@ -249,9 +253,11 @@ fn no_store_grows_beyond_what_it_may_take() {
     for separated in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("store");
-        let heard = Arc::<Heard>::default();
-        let limited =
-            |max_bytes| StoreOptions { space: SpaceLimits { reserve_bytes, max_bytes }, ..options(&heard, separated) };
+        let recorded = Arc::<Recorded>::default();
+        let limited = |max_bytes| StoreOptions {
+            space: SpaceLimits { reserve_bytes, max_bytes },
+            ..options(&recorded, separated)
+        };
         let store = Store::open(&path, OpenMode::Create, limited(Some(48 * MIB))).unwrap();
         let watched = Watched::begin(&path);
         let ends: Vec<_> = std::thread::scope(|scope| {
@@ -274,26 +280,30 @@ fn no_store_grows_beyond_what_it_may_take() {
         };
         check(&store);
         store.close().unwrap();
-        heard.spaces.lock().unwrap().clear();
+        recorded.spaces.lock().unwrap().clear();
 
         // Less than its live data take, which no compaction makes smaller.
         let store = Store::open(&path, OpenMode::Open, limited(None)).unwrap();
         write_on(&store, 7 << 20, 34 * MIB / 2_000);
         store.close().unwrap();
         let store = Store::open(&path, OpenMode::Open, limited(Some(32 * MIB))).unwrap();
-        heard.wait_until_refused(true);
+        recorded.wait_until_refused(true);
         assert!(matches!(store.put(b"key", b"value"), Err(Error::OutOfSpace { .. })));
-        assert!(store.room().is_some_and(|room| room.writes_refused && room.used_bytes > Some(32 * MIB)));
+        assert!(
+            store
+                .free_space()
+                .is_some_and(|free_space| free_space.writes_refused && free_space.used_bytes > Some(32 * MIB))
+        );
         check(&store);
-        heard.assert_sound(&store);
+        recorded.assert_sound(&store);
         store.close().unwrap();
 
         let store = Store::open(&path, OpenMode::Open, limited(None)).unwrap();
         store.put(b"key", b"value").unwrap();
-        assert_eq!(store.room().unwrap().used_bytes, None);
+        assert_eq!(store.free_space().unwrap().used_bytes, None);
         check(&store);
         store.close().unwrap();
-        assert!(Store::open(&path, OpenMode::ReadOnly, limited(Some(32 * MIB))).unwrap().room().is_none());
+        assert!(Store::open(&path, OpenMode::ReadOnly, limited(Some(32 * MIB))).unwrap().free_space().is_none());
     }
 }
 
@@ -302,26 +312,26 @@ fn no_store_grows_beyond_what_it_may_take() {
 fn memtables_that_are_large_for_what_a_store_may_take_are_flushed_to_go_on() {
     for separated in [false, true] {
         let directory = tempfile::tempdir().unwrap();
-        let heard = Arc::<Heard>::default();
+        let recorded = Arc::<Recorded>::default();
         let options = StoreOptions {
             memtable_bytes: 8 * MIB,
             space: SpaceLimits { reserve_bytes: None, max_bytes: Some(40 * MIB) },
-            ..options(&heard, separated)
+            ..options(&recorded, separated)
         };
         let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
         let model = overwrite(&store, 2, 200, 20 * MIB);
         assert_equals(&store, &model);
-        heard.assert_sound(&store);
+        recorded.assert_sound(&store);
     }
 }
 
 #[test]
 fn a_reserve_that_the_disk_cannot_hold_is_refused_by_name() {
     let Some(disk) = Tmpfs::mount(16 * MIB) else { return };
-    let heard = Arc::<Heard>::default();
+    let recorded = Arc::<Recorded>::default();
     let with = |reserve| StoreOptions {
         space: SpaceLimits { reserve_bytes: Some(reserve), max_bytes: None },
-        ..options(&heard, false)
+        ..options(&recorded, false)
     };
     let message = Store::open(&disk.store(), OpenMode::Create, with(16 * MIB)).err().unwrap().to_string();
     assert!(message.contains("space.reserve_bytes") && message.contains("16777216 bytes in all"), "{message}");
@@ -329,23 +339,24 @@ fn a_reserve_that_the_disk_cannot_hold_is_refused_by_name() {
     store.put(b"key", b"value").unwrap();
     store.close().unwrap();
 
-    // What is there can be read whatever the disk has: of it more than the reserve is taken, and by others.
+    // What is there can be read whatever the disk has: of it more than the reserve is taken, and by
+    // others.
     disk.fill_but(MIB);
     let store = Store::open(&disk.store(), OpenMode::Open, with(8 * MIB)).unwrap();
     assert_eq!(store.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
     let refused = store.put(b"key", b"other value").unwrap_err();
     assert!(matches!(refused, Error::OutOfSpace { .. }), "{refused}");
     disk.empty();
-    heard.wait_until_refused(false);
+    recorded.wait_until_refused(false);
     store.put(b"key", b"other value").unwrap();
 }
 
 #[test]
 fn garbage_that_nobody_minded_is_relocated_when_another_process_takes_the_space() {
     let Some(disk) = Tmpfs::mount(128 * MIB) else { return };
-    let heard = Arc::<Heard>::default();
-    let mut options = options(&heard, true);
-    options.relocation.min_garbage_bytes = Bytes(MIB);
+    let recorded = Arc::<Recorded>::default();
+    let mut options = options(&recorded, true);
+    options.gc.min_garbage_bytes = Bytes(MIB);
     let store = Store::open(&disk.store(), OpenMode::Create, options).unwrap();
     write_on(&store, 0, 10_000);
     // Not so many that a compaction finds them worth relocating without need of space.
@@ -362,10 +373,10 @@ fn garbage_that_nobody_minded_is_relocated_when_another_process_takes_the_space(
 }
 
 #[test]
-fn a_compaction_that_does_not_fit_is_put_off_until_it_does() {
+fn a_compaction_that_does_not_fit_is_deferred_until_it_does() {
     let Some(disk) = Tmpfs::mount(64 * MIB) else { return };
-    let heard = Arc::<Heard>::default();
-    let store = Store::open(&disk.store(), OpenMode::Create, options(&heard, false)).unwrap();
+    let recorded = Arc::<Recorded>::default();
+    let store = Store::open(&disk.store(), OpenMode::Create, options(&recorded, false)).unwrap();
     let end = write_on(&store, 0, 12_000);
     store.flush(true).unwrap();
     store.compact(..).unwrap();
@@ -375,24 +386,24 @@ fn a_compaction_that_does_not_fit_is_put_off_until_it_does() {
     }
     store.flush(true).unwrap();
     disk.fill_but(4 * MIB);
-    assert!(store.room().unwrap().writes_refused);
+    assert!(store.free_space().unwrap().writes_refused);
     let watched = Watched::begin(disk.path());
     let refused = store.compact(..).unwrap_err();
     assert!(matches!(refused, Error::OutOfSpace { .. }), "{refused}");
     let (min_free, _) = watched.end();
     assert!(min_free > MIB, "{min_free} bytes were left");
     disk.empty();
-    heard.wait_until_refused(false);
+    recorded.wait_until_refused(false);
     let began = Instant::now();
     while let Err(error) = store.compact(..) {
-        // One that was put off before is tried again, too.
+        // One that was deferred before is tried again, too.
         assert!(matches!(error, Error::OutOfSpace { .. }) && began.elapsed() < LONG, "{error}");
     }
     assert_holds(&store, 0..end);
-    heard.assert_sound(&store);
+    recorded.assert_sound(&store);
 }
 
-/// Takes nearly all that is free when relocation begins.
+/// Takes nearly all that is free when garbage collection begins.
 struct Rival {
     disk: Arc<Tmpfs>,
     came: AtomicBool,
@@ -400,7 +411,7 @@ struct Rival {
 
 impl DutyObserver for Rival {
     fn begin(&self, duty: Duty) {
-        if duty == Duty::Relocation && !self.came.swap(true, Ordering::Relaxed) {
+        if duty == Duty::Gc && !self.came.swap(true, Ordering::Relaxed) {
             self.disk.fill_but(6 * MIB);
         }
     }
@@ -409,12 +420,12 @@ impl DutyObserver for Rival {
 }
 
 #[test]
-fn relocation_stops_copying_where_the_room_for_it_is_gone() {
+fn gc_stops_copying_where_the_room_for_it_is_gone() {
     let Some(disk) = Tmpfs::mount(128 * MIB).map(Arc::new) else { return };
-    let heard = Arc::<Heard>::default();
+    let recorded = Arc::<Recorded>::default();
     let rival = Arc::new(Rival { disk: disk.clone(), came: AtomicBool::new(false) });
-    let mut options = StoreOptions { duties: Some(rival.clone()), ..options(&heard, true) };
-    options.relocation.min_garbage_bytes = Bytes(5 * MIB);
+    let mut options = StoreOptions { duties: Some(rival.clone()), ..options(&recorded, true) };
+    options.gc.min_garbage_bytes = Bytes(5 * MIB);
     let store = Store::open(&disk.store(), OpenMode::Create, options).unwrap();
     write_on(&store, 0, 10_000);
     store.flush(true).unwrap();
@@ -437,8 +448,8 @@ fn relocation_stops_copying_where_the_room_for_it_is_gone() {
     assert!(min_free > 2 * MIB, "{min_free} bytes were left");
     disk.empty();
     until(&store, |log| log.removed_bytes > 5 * MIB);
-    heard.wait_until_refused(false);
-    let errors = heard.errors.lock().unwrap();
+    recorded.wait_until_refused(false);
+    let errors = recorded.errors.lock().unwrap();
     assert!(errors.is_empty(), "{errors:?}");
     assert_holds(&store, 9_999..10_000);
 }
@@ -446,8 +457,8 @@ fn relocation_stops_copying_where_the_room_for_it_is_gone() {
 #[test]
 fn a_batch_that_does_not_fit_is_refused_alone() {
     let Some(disk) = Tmpfs::mount(64 * MIB) else { return };
-    let heard = Arc::<Heard>::default();
-    let store = Store::open(&disk.store(), OpenMode::Create, options(&heard, false)).unwrap();
+    let recorded = Arc::<Recorded>::default();
+    let store = Store::open(&disk.store(), OpenMode::Create, options(&recorded, false)).unwrap();
     let mut batch = store.batch();
     for number in 0..80 {
         batch.put(&key(number), &value_of(b"", number, MIB as usize)).unwrap();
@@ -455,7 +466,7 @@ fn a_batch_that_does_not_fit_is_refused_alone() {
     let refused = store.write(&batch, WriteOptions::default()).unwrap_err();
     assert!(matches!(refused, Error::OutOfSpace { .. }), "{refused}");
     store.put(b"small", b"value").unwrap();
-    assert!(heard.spaces.lock().unwrap().is_empty(), "there is space for others");
+    assert!(recorded.spaces.lock().unwrap().is_empty(), "there is space for others");
     assert!(store.get(&key(0)).unwrap().is_none());
     let large = vec![1; 80 << 20];
     // Again and again, by many: what was refused leaves nothing behind, and never stops another.
@@ -473,17 +484,17 @@ fn a_batch_that_does_not_fit_is_refused_alone() {
         }
     });
     store.put(b"small", b"last value").unwrap();
-    heard.assert_sound(&store);
+    recorded.assert_sound(&store);
 }
 
 #[test]
 fn a_write_may_be_far_larger_than_the_reserve_where_there_is_space() {
     for separated in [false, true] {
         let directory = tempfile::tempdir().unwrap();
-        let heard = Arc::<Heard>::default();
+        let recorded = Arc::<Recorded>::default();
         let options = StoreOptions {
             space: SpaceLimits { reserve_bytes: Some(8 * MIB), max_bytes: None },
-            ..options(&heard, separated)
+            ..options(&recorded, separated)
         };
         let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
         if free_bytes(directory.path()) < 1024 * MIB {
@@ -500,15 +511,16 @@ fn a_write_may_be_far_larger_than_the_reserve_where_there_is_space() {
         (0..20).for_each(|number| batch.put(&key(number), &value_of(b"", number, MIB as usize)).unwrap());
         store.write(&batch, WriteOptions::default()).unwrap();
         assert_eq!(store.get(&key(19)).unwrap().as_deref(), Some(&value_of(b"", 19, MIB as usize)[..]));
-        heard.assert_sound(&store);
+        recorded.assert_sound(&store);
     }
 }
 
-/// Another process takes all there is between two looks. Returns whether a write met the end of the disk: where the store has looked
-/// first it has seen it coming, and there is nothing to recover from.
+/// Another process takes all there is between two looks. Returns whether a write met the end of the
+/// disk: where the store has looked first it has seen it coming, and there is nothing to recover
+/// from.
 fn meets_the_end(disk: &Tmpfs, separated: bool, durability: Durability) -> bool {
-    let heard = Arc::<Heard>::default();
-    let options = || StoreOptions { durability, ..options(&heard, separated) };
+    let recorded = Arc::<Recorded>::default();
+    let options = || StoreOptions { durability, ..options(&recorded, separated) };
     let store = Store::open(&disk.store(), OpenMode::Create, options()).unwrap();
     let mut model = Model::new();
     let put = |model: &mut Model, number: u64| {

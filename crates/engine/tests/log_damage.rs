@@ -1,8 +1,9 @@
-//! Damage of the logs and segments of a store that was killed, against what was acknowledged: every kind of it, at every place, with each
-//! durability, in both layouts.
+//! Damage of the logs and segments of a store that was killed, against what was acknowledged: every
+//! kind of it, at every place, with each durability, in both layouts.
 //!
-//! What was synced is never taken for a torn end: the store is refused, with the file and an offset at or before the damage. What was not may be dropped,
-//! with what follows it, and then a warning says how much. Values that lie apart and are damaged are an error of who reads them. What
+//! What was synced is never taken for a torn end: the store is refused, with the file and an offset
+//! at or before the damage. What was not may be dropped, with what follows it, and then a warning
+//! says how much. Values that are separated and are damaged are an error of who reads them. What
 //! `verify` says agrees with that.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
@@ -101,7 +102,8 @@ impl Killed {
         (path.clone(), bytes.clone().unwrap())
     }
 
-    /// So many bytes of a file are durable for certain. The rest may be, where syncs come by themselves.
+    /// So many bytes of a file are durable for certain. The rest may be, where syncs come by
+    /// themselves.
     fn durable_bytes(&self, file: &Path) -> usize {
         let of = if self.durability == Durability::Always { &self.files } else { &self.synced };
         written(of[file].as_ref().unwrap())
@@ -124,7 +126,8 @@ enum Kind {
     ZeroTail,
 }
 
-/// Damages `bytes` in the area of this size that the byte `at` lies in. Where they differ first, if they do.
+/// Damages `bytes` in the area of this size that the byte `at` lies in. Where they differ first, if
+/// they do.
 fn damage(bytes: &mut Vec<u8>, kind: Kind, at: usize, area: usize, random: &mut Random) -> Option<usize> {
     let sound = bytes.clone();
     if at >= written(bytes) {
@@ -175,7 +178,8 @@ fn damages(sound: &[u8], records: &[usize], mut look: impl FnMut(&[u8], usize, K
 enum Outcome {
     /// Where it is said to be damaged.
     Refused(String),
-    /// The values that can be read, in the order of their numbers; and whether it was said that something was left out.
+    /// The values that can be read, in the order of their numbers; and whether it was said that
+    /// something was left out.
     Opened { found: Vec<Result<u64, String>>, warned: bool },
 }
 
@@ -223,7 +227,8 @@ fn assert_prefix(found: &[Result<u64, String>], least: u64, what: &str) {
     assert!(found.len() as u64 >= least, "{what}: {} of {least} durable writes", found.len());
 }
 
-/// From the begin of the record that `hit` lies in up to there. Before the first one may be what is said of the WAL before.
+/// From the begin of the record that `hit` lies in up to there. Before the first one may be what is
+/// said of the WAL before.
 fn record_of(records: &[usize], hit: usize) -> Range<usize> {
     let number = records.partition_point(|begin| *begin <= hit);
     number.checked_sub(1).map_or(0, |number| records[number])..hit + 1
@@ -305,7 +310,8 @@ fn every_damage_of_the_manifest_is_refused() {
         let offset = offset_in(&location, &manifest);
         assert!(record_of(&records, hit).contains(&offset), "{what}: {location}, it begins at {hit}");
     });
-    // Where nobody knows what is durable, as in a store of an earlier version, by what stands behind it.
+    // Where nobody knows what is durable, as in a store of an earlier version, by what stands
+    // behind it.
     for begin in [records[0], records[1], records[records.len() - 2]] {
         let mut files = killed.files.clone();
         files.remove(Path::new("DURABLE")).unwrap();
@@ -319,7 +325,8 @@ fn every_damage_of_the_manifest_is_refused() {
     }
 }
 
-/// Of values that lie apart each is read with a checksum of its own: who reads one that is damaged is told, and none is missing.
+/// Of values that are separated each is read with a checksum of its own: who reads one that is
+/// damaged is told, and none is missing.
 #[test]
 fn every_damage_of_a_segment_is_told_to_who_reads_it() {
     warnings::listen();
@@ -482,7 +489,8 @@ fn a_record_that_a_kill_has_cut_is_told_and_a_clean_end_is_not() {
     }
 }
 
-/// A store of an earlier version, or one that a loss of power has left, does not say what was durable.
+/// A store of an earlier version, or one that a loss of power has left, does not say what was
+/// durable.
 #[test]
 fn where_nobody_knows_what_was_durable_it_is_said_how_much_is_dropped() {
     warnings::listen();

@@ -1,5 +1,5 @@
-//! The store against a sorted map: any sequence of operations gives the same answers, under any options, also where they
-//! change from one opening to the next.
+//! The store against a sorted map: any sequence of operations gives the same answers, under any
+//! options, also where they change from one opening to the next.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -18,8 +18,8 @@ use ecotone_engine::{
     Attributes, CompactionOffload, Compression, DedupMode, DedupOptions, Direction, Durability, Error, MemoryLimit,
     MemtableOrder, OpenMode, Separation, SpaceLimits, Store, StoreOptions, Value, WriteOptions, verify,
 };
-use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::Bytes;
+use ecotone_policy::gc::GcParameters;
+use ecotone_types::units::Bytes;
 use proptest::prelude::*;
 
 /// A time that no clock shows, in ms since 1970.
@@ -27,12 +27,12 @@ const FAR_MS: u64 = 1 << 60;
 
 /// What a store holds: values, and of those that have attributes the number that these are made of.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Known {
+struct Expected {
     values: Model,
     numbers: BTreeMap<Vec<u8>, u64>,
 }
 
-impl Known {
+impl Expected {
     fn put(&mut self, key: &[u8], value: &[u8], number: Option<u64>) {
         self.values.insert(key.to_vec(), value.to_vec());
         self.numbers.remove(key);
@@ -77,7 +77,7 @@ enum Op {
     MultiGet(Vec<Vec<u8>>),
     Scan(Bound<Vec<u8>>, Bound<Vec<u8>>, bool),
     /// The same three, of what can be told without waiting for the device.
-    AtOnce(Vec<Vec<u8>>, Bound<Vec<u8>>, Bound<Vec<u8>>, bool),
+    NonBlockingReads(Vec<Vec<u8>>, Bound<Vec<u8>>, Bound<Vec<u8>>, bool),
     /// Reads of the state so far, made after the operations inside.
     Snapshot(Vec<Op>),
     Flush(bool),
@@ -94,7 +94,8 @@ enum BatchOp {
     DeleteRange(Vec<u8>, Vec<u8>),
 }
 
-/// Few and short keys, so that operations meet; the empty key, prefixes and the greatest bytes among them.
+/// Few and short keys, so that operations meet; the empty key, prefixes and the greatest bytes
+/// among them.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         8 => proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'b'), Just(0), Just(0xFF)], 0..4),
@@ -137,7 +138,7 @@ fn simple() -> impl Strategy<Value = Op> {
         2 => proptest::collection::vec(key(), 0..6).prop_map(Op::MultiGet),
         3 => (bound(), bound(), any::<bool>()).prop_map(|(a, b, r)| Op::Scan(a, b, r)),
         3 => (proptest::collection::vec(key(), 1..6), bound(), bound(), any::<bool>())
-            .prop_map(|(keys, a, b, r)| Op::AtOnce(keys, a, b, r)),
+            .prop_map(|(keys, a, b, r)| Op::NonBlockingReads(keys, a, b, r)),
         1 => any::<bool>().prop_map(Op::Flush),
         1 => Just(Op::Compact),
     ]
@@ -160,16 +161,16 @@ fn separation() -> impl Strategy<Value = Option<Separation>> {
         .prop_map(|chosen| chosen.map(|(min_bytes, segment_bytes)| Separation { min_bytes, segment_bytes }))
 }
 
-/// As it is, or such that relocation and removal are at work after a few hundred writes.
-fn relocation() -> impl Strategy<Value = RelocationParameters> {
-    let eager = (1.01..1.25_f64, 1_u64..20_000).prop_map(|(begin_ratio, garbage)| RelocationParameters {
+/// As it is, or such that garbage collection and removal are at work after a few hundred writes.
+fn gc() -> impl Strategy<Value = GcParameters> {
+    let eager = (1.01..1.25_f64, 1_u64..20_000).prop_map(|(begin_ratio, garbage)| GcParameters {
         begin_ratio,
         end_ratio: 1.005,
         min_garbage_share: 0.01,
         min_garbage_bytes: Bytes(garbage),
-        ..RelocationParameters::default()
+        ..GcParameters::default()
     });
-    prop_oneof![1 => Just(RelocationParameters::default()), 3 => eager]
+    prop_oneof![1 => Just(GcParameters::default()), 3 => eager]
 }
 
 /// Off, or such that every duplicate that is seen is worth a merge.
@@ -194,7 +195,7 @@ fn options() -> impl Strategy<Value = StoreOptions> {
         durability(),
         separation(),
         (
-            relocation(),
+            gc(),
             any::<bool>(),
             proptest::option::of(64..100_u32),
             // Room for twenty pointers, and for as many without their rows; or for all.
@@ -247,7 +248,7 @@ fn options() -> impl Strategy<Value = StoreOptions> {
                     separation,
                     memory: memory.0.map(MemoryLimit::new),
                     memtable_bytes: memory.1,
-                    relocation: rest.0,
+                    gc: rest.0,
                     dynamic_levels: rest.1,
                     max_open_files: rest.2,
                     row_cache_bytes: rest.3,
@@ -279,7 +280,7 @@ fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-fn apply(store: &Store, model: &mut Known, op: &Op) {
+fn apply(store: &Store, model: &mut Expected, op: &Op) {
     match op {
         Op::Put(key, value, durability) => {
             store.put_opt(key, value, WriteOptions::durable(*durability)).unwrap();
@@ -309,17 +310,17 @@ fn apply(store: &Store, model: &mut Known, op: &Op) {
                 assert_eq!(found.unwrap().as_deref(), model.get(key));
             }
         }
-        Op::AtOnce(keys, from, to, reverse) => {
+        Op::NonBlockingReads(keys, from, to, reverse) => {
             let check = |key: &Vec<u8>, found: Result<Option<Value<'_>>, Error>| match found {
-                Err(Error::WouldWait) => (),
+                Err(Error::WouldBlock) => (),
                 found => assert_eq!(found.unwrap().as_deref(), model.get(key)),
             };
-            keys.iter().for_each(|key| check(key, store.get_at_once(key)));
+            keys.iter().for_each(|key| check(key, store.try_get(key)));
             let found = store.multi_get_first(keys, true);
             assert!(!found.is_empty() && found.len() <= keys.len());
             keys.iter().zip(found).for_each(|(key, found)| check(key, found));
             match store.attributes(&keys[0], true) {
-                Err(Error::WouldWait) => (),
+                Err(Error::WouldBlock) => (),
                 found => assert_eq!(found.unwrap(), model.attributes(&keys[0])),
             }
             let direction = if *reverse { Direction::Reverse } else { Direction::Forward };
@@ -328,9 +329,9 @@ fn apply(store: &Store, model: &mut Known, op: &Op) {
                 expected.reverse();
             }
             let mut expected = expected.into_iter();
-            for found in store.scan_at_once((borrowed(from), borrowed(to)), direction) {
+            for found in store.try_scan((borrowed(from), borrowed(to)), direction) {
                 match found {
-                    Err(Error::WouldWait) => return,
+                    Err(Error::WouldBlock) => return,
                     found => assert_eq!(Some(found.unwrap()), expected.next()),
                 }
             }
@@ -361,7 +362,8 @@ fn apply(store: &Store, model: &mut Known, op: &Op) {
             }
         }
         Op::Flush(wait) => {
-            // While writes are stopped a flush that nobody waits for is refused: try again, as the error says.
+            // While writes are stopped a flush that nobody waits for is refused: try again, as the
+            // error says.
             while let Err(error) = store.flush(*wait) {
                 assert!(!wait && matches!(error, ecotone_engine::Error::Busy { .. }), "{error}");
                 std::thread::yield_now();
@@ -372,7 +374,7 @@ fn apply(store: &Store, model: &mut Known, op: &Op) {
     }
 }
 
-fn apply_batch(store: &Store, model: &mut Known, ops: &[BatchOp]) {
+fn apply_batch(store: &Store, model: &mut Expected, ops: &[BatchOp]) {
     let mut batch = store.batch();
     for op in ops {
         match op {
@@ -400,8 +402,9 @@ fn apply_batch(store: &Store, model: &mut Known, ops: &[BatchOp]) {
     store.write(&batch, WriteOptions::default()).unwrap();
 }
 
-/// Runs the operations on a store that is opened with the next of `options` each time, and with the first again after the last.
-fn run(options: &[StoreOptions], ops: &[Op]) -> Known {
+/// Runs the operations on a store that is opened with the next of `options` each time, and with the
+/// first again after the last.
+fn run(options: &[StoreOptions], ops: &[Op]) -> Expected {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let workers = directory.path().join("worker");
@@ -414,7 +417,7 @@ fn run(options: &[StoreOptions], ops: &[Op]) -> Known {
         StoreOptions { offload, ..options }
     };
     let mut store = Store::open(&path, OpenMode::Create, next()).unwrap();
-    let mut model = Known::default();
+    let mut model = Expected::default();
     for (step, op) in ops.iter().enumerate() {
         match op {
             Op::Reopen => {
@@ -453,8 +456,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
 
-    /// The options change how the store works, never what it answers: the answers are checked against the model inside,
-    /// and must also be the same under both.
+    /// The options change how the store works, never what it answers: the answers are checked
+    /// against the model inside, and must also be the same under both.
     #[test]
     fn options_change_no_answer(
         one in proptest::collection::vec(options(), 1..5),
@@ -500,7 +503,8 @@ fn long_ops() -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
-    /// Thresholds that come and go, segments of all sizes, relocation at work: the answers are those of the other store.
+    /// Thresholds that come and go, segments of all sizes, garbage collection at work: the answers
+    /// are those of the other store.
     #[test]
     fn nothing_but_the_answers_stays_the_same_over_many_openings(
         one in proptest::collection::vec(options(), 2..7),

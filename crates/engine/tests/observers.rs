@@ -1,4 +1,5 @@
-//! What a store tells while it works: duties in pairs on every thread, events, counters, properties, memory.
+//! What a store tells while it works: duties in pairs on every thread, events, counters,
+//! properties, memory.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -10,14 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use common::offloads::{Gate, InProcess};
+use common::offloads::{AdmissionControl, InProcess};
 use common::{Model, assert_equals, fill};
 use ecotone_engine::{
     CompactionFinished, CompactionOffload, Duty, DutyObserver, FlushFinished, MemoryLimit, RemoteJob, RemoteOutcome,
     StallChanged, StallCondition, StoreEvents, StoreOptions, WriteOptions,
 };
 
-/// Keeps for each thread the duties that it has begun and not ended, and refuses an end without its begin.
+/// Keeps for each thread the duties that it has begun and not ended, and refuses an end without its
+/// begin.
 #[derive(Default)]
 struct Duties {
     open: Mutex<HashMap<ThreadId, Vec<Duty>>>,
@@ -110,7 +112,8 @@ fn observe(offload: Option<Arc<dyn CompactionOffload>>, subcompactions: u32) -> 
 #[test]
 fn memtables_are_flushed_full_where_their_values_are_few_bytes() {
     let events = Arc::<Events>::default();
-    // One holds a thousand keys: their values of 4 KiB are far fewer bytes than are flushed for alone.
+    // One holds a thousand keys: their values of 4 KiB are far fewer bytes than are flushed for
+    // alone.
     let options = StoreOptions { memtable_bytes: 64 << 10, events: Some(events.clone()), ..common::small() };
     let (_directory, store) = common::store(options.with_separation(128));
     // They are overwritten again and again, for which memtables may be flushed early.
@@ -120,13 +123,14 @@ fn memtables_are_flushed_full_where_their_values_are_few_bytes() {
     store.close().unwrap();
     let flushes = events.flushes.lock().unwrap();
     let entries: Vec<u64> = flushes.iter().map(|flush| flush.entries).collect();
-    // The last was closed for. Those that waited together became one table: there may be more in it than one memtable holds, which is 1067.
+    // The last was closed for. Those that waited together became one table: there may be more in it
+    // than one memtable holds, which is 1067.
     let least = entries[..entries.len() - 1].iter().min().unwrap();
     assert!(entries.len() > 8 && *least > 800, "{entries:?}");
 }
 
-/// A flush whose table another thread's flush committed has its end when its thread next begins a job; so one may be open
-/// on an idle thread of the pool. Everything else has ended.
+/// A flush whose table another thread's flush committed has its end when its thread next begins a
+/// job; so one may be open on an idle thread of the pool. Everything else has ended.
 fn assert_balanced(duties: &Duties) {
     let mut open = duties.open.lock().unwrap();
     for duties in open.values_mut() {
@@ -225,11 +229,11 @@ fn an_observer_that_panics_harms_nothing() {
 
 #[test]
 fn a_stall_is_told_timed_and_ended() {
-    let (events, gate) = (Arc::new(Events::default()), Arc::new(Gate::default()));
-    gate.close();
-    // Every compaction waits at the gate, so L0 grows to the slowdown.
+    let (events, admission) = (Arc::new(Events::default()), Arc::new(AdmissionControl::default()));
+    admission.close();
+    // Every compaction waits at admission control, so L0 grows to the slowdown.
     let options = StoreOptions {
-        offload: Some(gate.clone()),
+        offload: Some(admission.clone()),
         events: Some(events.clone()),
         l0_compaction_trigger: 2,
         l0_slowdown_trigger: 4,
@@ -250,7 +254,7 @@ fn a_stall_is_told_timed_and_ended() {
     while store.counters().stall_us() == begin.0 {
         assert!(begin.1.elapsed().as_secs() < 10, "the clock stands while writers are slowed");
     }
-    gate.open();
+    admission.open();
     store.compact(..).unwrap();
     let ended = store.counters();
     assert_eq!(store.counters().stall_us(), ended.stall_us(), "the clock stands when they are not");
@@ -283,12 +287,12 @@ fn counters_count_what_was_done() {
     keys.iter().for_each(|key| batch.put(key, &[7; 50]).unwrap());
     store.write(&batch, WriteOptions::default()).unwrap();
     assert!(store.multi_get(&keys).iter().all(|value| value.as_ref().unwrap().is_some()));
-    let at_once = store.counters();
-    assert_eq!(at_once.batches_written - after.batches_written, 1);
-    assert_eq!(at_once.keys_written - after.keys_written, 20);
-    assert_eq!(at_once.multi_gets - after.multi_gets, 1);
-    assert_eq!(at_once.keys_read - after.keys_read, 20);
-    assert!(at_once.bytes_read - after.bytes_read >= 20 * 50);
+    let non_blocking = store.counters();
+    assert_eq!(non_blocking.batches_written - after.batches_written, 1);
+    assert_eq!(non_blocking.keys_written - after.keys_written, 20);
+    assert_eq!(non_blocking.multi_gets - after.multi_gets, 1);
+    assert_eq!(non_blocking.keys_read - after.keys_read, 20);
+    assert!(non_blocking.bytes_read - after.bytes_read >= 20 * 50);
     store.flush(true).unwrap();
     let flushed = store.counters();
     assert_eq!(flushed.flushes - after.flushes, 1);
@@ -313,7 +317,8 @@ fn one_limit_holds_for_all_stores_that_share_it() {
         let store = if number.is_multiple_of(2) { &first } else { &second };
         store.put(&number.to_be_bytes(), &common::value_of(b"", number.into(), 1_000)).unwrap();
         if number.is_multiple_of(1_000) {
-            // The limit is soft: a memtable counts until its flush has ended, and writers do not wait for that. So give the flushes time.
+            // The limit is soft: a memtable counts until its flush has ended, and writers do not
+            // wait for that. So give the flushes time.
             let begun = Instant::now();
             while limit.memtable_bytes() > limit.limit_bytes() {
                 assert!(begun.elapsed() < Duration::from_secs(60), "nobody flushes: {limit:?}");

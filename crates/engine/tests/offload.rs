@@ -1,4 +1,5 @@
-//! Compactions that run elsewhere, and every way in which that can go wrong: the store keeps its data and goes on.
+//! Compactions that run elsewhere, and every way in which that can go wrong: the store keeps its
+//! data and goes on.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -26,8 +27,8 @@ fn offloading(offload: Arc<dyn CompactionOffload>) -> StoreOptions {
     StoreOptions { offload: Some(offload), l0_compaction_trigger: 2, background_compactions: 4, ..common::small() }
 }
 
-/// Fills a store that offloads to `offload`, compacts all of it, and checks it against the model, also after a reopen
-/// without any offload; with values beside their keys, and apart.
+/// Fills a store that offloads to `offload`, compacts all of it, and checks it against the model,
+/// also after a reopen without any offload; with values beside their keys, and apart.
 fn exercise(offload: Arc<dyn CompactionOffload>, options: impl Fn(&mut StoreOptions)) {
     for separation in [None, Some(Separation::from_bytes(50))] {
         let mut store_options = StoreOptions { separation, ..offloading(offload.clone()) };
@@ -71,7 +72,8 @@ fn a_worker_gives_the_same_data() {
     assert_eq!(fs::read_dir(worker.path()).unwrap().count(), 0, "a worker writes nothing but outputs");
 }
 
-/// Bytes that workers read and wrote while so many values of 1000 bytes were written twice, in any order, and compacted.
+/// Bytes that workers read and wrote while so many values of 1000 bytes were written twice, in any
+/// order, and compacted.
 fn moved_bytes(separation: Option<Separation>) -> u64 {
     let worker = tempfile::tempdir().unwrap();
     let written = Arc::<AtomicU64>::default();
@@ -102,7 +104,7 @@ fn moved_bytes(separation: Option<Separation>) -> u64 {
 }
 
 #[test]
-fn with_values_apart_a_worker_moves_less_than_a_tenth_of_the_bytes() {
+fn with_values_separated_a_worker_moves_less_than_a_tenth_of_the_bytes() {
     let (beside, apart) = (moved_bytes(None), moved_bytes(Some(Separation::from_bytes(256))));
     println!("beside their keys {beside} bytes, apart {apart}");
     assert!(apart * 10 < beside, "{apart} bytes instead of {beside}");
@@ -115,7 +117,7 @@ fn the_parts_of_one_compaction_go_to_workers_each() {
     exercise(offload.clone(), |options| options.max_subcompactions = 4);
     assert!(offload.refused.lock().unwrap().is_empty(), "{:?}", offload.refused);
     let seen = offload.seen.lock().unwrap();
-    let parts: Vec<&RemoteJob> = seen.iter().filter(|job| job.is_part()).collect();
+    let parts: Vec<&RemoteJob> = seen.iter().filter(|job| job.is_subcompaction()).collect();
     assert!(parts.len() >= 2, "no compaction was split");
     assert!(parts.iter().any(|job| job.estimated_bytes < job.input_bytes), "a part is expected to read its share only");
 }
@@ -216,7 +218,8 @@ fn a_worker_that_cannot_read_its_input_falls_back() {
     exercise(offload, |_| ());
 }
 
-/// Spoils every result of a worker; every one must be refused, and the store must go on with its own compaction.
+/// Spoils every result of a worker; every one must be refused, and the store must go on with its
+/// own compaction.
 fn refused(spoil: impl Fn(&RemoteJob, &Path, &mut Vec<u8>) + Send + Sync + 'static) -> Vec<VerifyError> {
     let worker = tempfile::tempdir().unwrap();
     let offload = Arc::new(InProcess::spoiled(worker.path(), spoil));
@@ -319,7 +322,8 @@ fn garbage_instead_of_a_result_is_refused() {
 
 #[test]
 fn lost_and_added_records_are_refused() {
-    // The job's counts begin the result; RocksDB's internal ones, which it compares, stand further on.
+    // The job's counts begin the result; RocksDB's internal ones, which it compares, stand further
+    // on.
     for (section, field, change) in [
         ("stats={", "num_input_records", -1),
         ("stats={", "num_output_records", -1),
@@ -334,15 +338,15 @@ fn lost_and_added_records_are_refused() {
     }
 }
 
-/// One part alone cannot be checked for records it did not read; all parts of a compaction together can. RocksDB would stop
-/// the store for it.
+/// One part alone cannot be checked for records it did not read; all parts of a compaction together
+/// can. RocksDB would stop the store for it.
 #[test]
 fn records_that_one_part_lost_are_found_in_the_sum_of_all() {
     let worker = tempfile::tempdir().unwrap();
     let spoiled = Arc::new(AtomicUsize::new(0));
     let count = spoiled.clone();
     let offload = Arc::new(InProcess::spoiled(worker.path(), move |job, _, result| {
-        if job.is_part() && job.request.begin.is_none() {
+        if job.is_subcompaction() && job.request.begin.is_none() {
             edit(result, "stats={", "num_input_records", |number| number - 1);
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -366,8 +370,8 @@ fn a_result_for_another_level_is_refused() {
     assert!(errors.iter().all(|error| matches!(error, VerifyError::Foreign(_))), "{errors:?}");
 }
 
-/// A worker that leaves in its tables what it likes of the properties by which the owner knows what they name. It writes where the owner
-/// would put what it has fetched.
+/// A worker that leaves in its tables what it likes of the properties by which the owner knows what
+/// they name. It writes where the owner would put what it has fetched.
 struct Forging {
     collectors: Option<Arc<dyn TableCollectorFactory>>,
     refused: Mutex<Vec<VerifyError>>,
@@ -484,7 +488,7 @@ fn closing_ends_a_job_that_waits_for_its_worker() {
         }
         fn installed(&self, _job: u64, _ok: bool) {}
     }
-    let (began, heard) = std::sync::mpsc::channel();
+    let (began, recorded) = std::sync::mpsc::channel();
     let hanging = Arc::new(Hanging { began, canceled: Default::default() });
     let slots = LocalSlots::new(1);
     // The only slot is taken: the job must not wait for it once the store closes.
@@ -494,7 +498,7 @@ fn closing_ends_a_job_that_waits_for_its_worker() {
     let mut model = Model::new();
     fill(&store, &mut model, 1, 3_000, 1_000);
     store.flush(true).unwrap();
-    heard.recv().unwrap();
+    recorded.recv().unwrap();
     store.close().unwrap();
     drop(taken);
     let store = Store::open(&directory.path().join("store"), OpenMode::Open, common::small()).unwrap();

@@ -44,7 +44,7 @@ fn a_store_in_use_says_where_and_by_whom() {
         "{refused}"
     );
     // So does one with a value log, which has a lock of its own.
-    let (other, separated) = common::store(common::relocating_early(64 * 1024));
+    let (other, separated) = common::store(common::collecting_early(64 * 1024));
     let refused = Store::open(&other.path().join("store"), OpenMode::Open, small()).unwrap_err();
     assert!(matches!(&refused, Error::Locked { holder: LockHolder::ThisProcess, .. }), "{refused}");
     separated.close().unwrap();
@@ -198,7 +198,8 @@ fn rocksdbs_own_log_and_default_family_stay_as_they_should() {
     assert_eq!(plain.iterator(rust_rocksdb::IteratorMode::Start).count(), 0, "the default family is empty");
 }
 
-/// The flags for it stand in `.cargo/config.toml`, which cargo passes over where the environment has RUSTFLAGS.
+/// The flags for it stand in `.cargo/config.toml`, which cargo passes over where the environment
+/// has RUSTFLAGS.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn rocksdb_computes_crc32c_with_the_processors_instruction() {

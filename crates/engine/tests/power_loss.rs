@@ -1,8 +1,10 @@
-//! What a loss of power leaves: all that was synced, and of the rest any part, in any order, of any file.
+//! What a loss of power leaves: all that was synced, and of the rest any part, in any order, of any
+//! file.
 //!
-//! A store is copied while nobody writes, and in the copy bytes behind the last sync are cut off, zeroed or both, in WAL and
-//! segments independently, as a kernel that writes back as it likes would leave them. The copy must open, hold every write
-//! from before the sync, and of those after it a prefix.
+//! A store is copied while nobody writes, and in the copy bytes behind the last sync are cut off,
+//! zeroed or both, in WAL and segments independently, as a kernel that writes back as it likes
+//! would leave them. The copy must open, hold every write from before the sync, and of those after
+//! it a prefix.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -79,8 +81,8 @@ fn watermark(store: &Path) -> (u64, u64) {
     (segment, offset)
 }
 
-/// What is durable right after a sync: the WAL as it is, and of the segments what the watermark says, so that a sync which
-/// forgot one is found out.
+/// What is durable right after a sync: the WAL as it is, and of the segments what the watermark
+/// says, so that a sync which forgot one is found out.
 fn durable_lengths(store: &Path) -> Vec<(PathBuf, u64)> {
     let (segment, offset) = watermark(store);
     let durable = |(path, bytes): (PathBuf, u64)| {
@@ -97,8 +99,8 @@ fn durable_lengths(store: &Path) -> Vec<(PathBuf, u64)> {
     lengths(store).into_iter().map(durable).collect()
 }
 
-/// What becomes of the unsynced bytes of one file: kept up to a share, and of those a part zeroed. With such a hole, what is reserved
-/// for the file is there as well.
+/// What becomes of the unsynced bytes of one file: kept up to a share, and of those a part zeroed.
+/// With such a hole, what is reserved for the file is there as well.
 #[derive(Debug, Clone)]
 struct Loss {
     kept: f64,
@@ -172,14 +174,16 @@ proptest! {
         store.close().unwrap();
 
         for (number, (file, _)) in lengths(&lost).iter().enumerate() {
-            // A file made after the sync had its name synced with it or is gone; here its bytes are at the kernel's mercy.
+            // A file made after the sync had its name synced with it or is gone; here its bytes are
+            // at the kernel's mercy.
             let name = file.strip_prefix(&lost).unwrap();
             let synced = durable.iter().find(|(known, _)| known.strip_prefix(&path).unwrap() == name);
             lose(file, synced.map_or(0, |(_, bytes)| *bytes), &losses[number % losses.len()]);
         }
         recount_tables(&lost, "a loss");
         if interrupted {
-            // A first recovery that ends before it has written anything down must not make the second one trust more.
+            // A first recovery that ends before it has written anything down must not make the
+            // second one trust more.
             let hooks = FileSystemHooks { tap: Some(Arc::new(NoTables)), ..FileSystemHooks::default() };
             drop(Store::open(&lost, OpenMode::Open, StoreOptions { hooks: Some(hooks), ..options(segment_bytes) }));
         }
@@ -202,7 +206,8 @@ proptest! {
     }
 }
 
-/// A sync by one writer covers what others wrote before it without one: else replay would stop before the first.
+/// A sync by one writer covers what others wrote before it without one: else replay would stop
+/// before the first.
 #[test]
 fn one_writer_that_syncs_vouches_for_those_before_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -219,7 +224,8 @@ fn one_writer_that_syncs_vouches_for_those_before_it() {
     for (file, _) in lengths(&lost) {
         let name = file.strip_prefix(&lost).unwrap();
         let (_, bytes) = durable.iter().find(|(known, _)| known.strip_prefix(&path).unwrap() == name).unwrap();
-        // The kernel has written back all of the WAL, and of the segments nothing that was not synced.
+        // The kernel has written back all of the WAL, and of the segments nothing that was not
+        // synced.
         if file.extension().is_some_and(|extension| extension == "segment") {
             lose(&file, *bytes, &Loss { kept: 0.0, hole: None });
         }
@@ -235,7 +241,8 @@ fn one_writer_that_syncs_vouches_for_those_before_it() {
     assert!(cut.contains(".log\" from_write: 3 ") && cut.contains(".segment at offset "), "{cut}");
 }
 
-/// Behind an old watermark damage passes for a loss of power, and what was synced later is dropped with it.
+/// Behind an old watermark damage passes for a loss of power, and what was synced later is dropped
+/// with it.
 #[test]
 fn the_watermark_is_never_older_than_the_begin_of_the_last_segment_that_was_synced() {
     let directory = directory_in_memory();
@@ -269,7 +276,8 @@ fn the_watermark_is_never_older_than_the_begin_of_the_last_segment_that_was_sync
     }
 }
 
-/// Where the records of a WAL begin: its framing is a checksum of 4 bytes, a length of 2 and a type, in blocks.
+/// Where the records of a WAL begin: its framing is a checksum of 4 bytes, a length of 2 and a
+/// type, in blocks.
 fn record_begins(wal: &[u8]) -> Vec<usize> {
     let (mut begins, mut at) = (Vec::new(), 0);
     while at + WAL_HEADER_BYTES <= wal.len() {
@@ -303,7 +311,8 @@ fn prefix(path: &Path, options: StoreOptions, what: &str) -> u64 {
     found.len() as u64
 }
 
-/// RocksDB passes over zeros to the end of their block, and goes on with the next one where that begins with a record.
+/// RocksDB passes over zeros to the end of their block, and goes on with the next one where that
+/// begins with a record.
 #[test]
 fn zeros_between_two_records_of_the_wal_end_its_replay() {
     for separation in [None, options(4096).separation] {
@@ -354,8 +363,8 @@ impl WriteTap for SyncWaits {
     }
 }
 
-/// When a memtable is full, writes go to the next WAL. A loss of power may take any part of the WAL before it until a flush
-/// has synced that.
+/// When a memtable is full, writes go to the next WAL. A loss of power may take any part of the WAL
+/// before it until a flush has synced that.
 #[test]
 fn what_is_behind_the_lost_end_of_a_wal_is_lost_in_the_next_one_too() {
     for separation in [None, options(4096).separation] {

@@ -1,4 +1,5 @@
-//! `repair`: whatever happens to one file of a store, what it saves is right, and what it does not save it says.
+//! `repair`: whatever happens to one file of a store, what it saves is right, and what it does not
+//! save it says.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -14,8 +15,8 @@ use ecotone_engine::{
     Attributes, Compression, Direction, Error, ManifestState, OpenMode, RepairReport, Separation, Store, StoreOptions,
     WriteOptions, repair, repair_leaving_out, verify,
 };
-use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::Bytes;
+use ecotone_policy::gc::GcParameters;
+use ecotone_types::units::Bytes;
 
 /// A value with what stands beside it.
 type Stored = (Vec<u8>, Attributes);
@@ -39,11 +40,11 @@ impl Numbers {
 fn options(separated: bool) -> StoreOptions {
     StoreOptions {
         separation: separated.then_some(Separation { min_bytes: 50, segment_bytes: 32 * 1024 }),
-        relocation: RelocationParameters {
+        gc: GcParameters {
             begin_ratio: 1.2,
             end_ratio: 1.1,
             min_garbage_bytes: Bytes(32 * 1024),
-            ..RelocationParameters::default()
+            ..GcParameters::default()
         },
         block_bytes: 1024,
         target_file_bytes: 64 * 1024,
@@ -129,7 +130,8 @@ fn write_some(store: &Store, model: &mut Model, numbers: &mut Numbers, writes: u
     }
 }
 
-/// A store that has seen flushes, compactions, relocation and a restart, closed, with a part of it in the WAL only.
+/// A store that has seen flushes, compactions, garbage collection and a restart, closed, with a
+/// part of it in the WAL only.
 fn lived(seed: u64, separated: bool) -> (tempfile::TempDir, PathBuf, Model) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
@@ -176,7 +178,8 @@ fn all_files(directory: &Path) -> std::io::Result<BTreeMap<PathBuf, Vec<u8>>> {
     Ok(found)
 }
 
-/// Copies a store, which may be open: a file that goes meanwhile is one that nothing names any more, and the copy begins anew.
+/// Copies a store, which may be open: a file that goes meanwhile is one that nothing refers to any
+/// more, and the copy begins anew.
 fn copy(from: &Path, to: &Path) {
     let found = (0..100).find_map(|_| match all_files(from) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -189,7 +192,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Repairs, and checks what holds for every repair: the damaged store is not touched, the new one is sound.
+/// Repairs, and checks what holds for every repair: the damaged store is not touched, the new one
+/// is sound.
 fn repaired(path: &Path) -> (RepairReport, Contents) {
     let into = path.with_extension("saved");
     let before = files(path);
@@ -350,7 +354,8 @@ fn damage_in_many_places_is_no_worse() {
             let mut whats = Vec::new();
             for _ in 0..2 + numbers.below(4) {
                 let file = victim(&damaged, &mut numbers);
-                // What has lost its end between two records, and with it the names of other files that are damaged, looks sound.
+                // What has lost its end between two records, and with it the names of other files
+                // that are damaged, looks sound.
                 let (is_cut, what) = match sort(&file) {
                     Some("MANIFEST") => (false, fs::write(&file, b"").map(|()| "no MANIFEST".to_owned()).unwrap()),
                     Some("STORE") => continue,
@@ -596,7 +601,8 @@ fn writes_that_are_missing_between_the_tables_and_the_first_log_are_counted() {
         }
         store.close().unwrap();
     }
-    // As where a process died before a memtable was flushed: two logs, of which the tables know neither.
+    // As where a process died before a memtable was flushed: two logs, of which the tables know
+    // neither.
     let (first, second) = (log_of(&earlier), log_of(&path));
     fs::copy(&second, earlier.join(second.file_name().unwrap())).unwrap();
     let (report, saved) = repaired(&earlier);

@@ -1,4 +1,5 @@
-//! Repair of a sound store whose process was killed: whatever it was doing, nothing is lost, and nothing is said to be doubtful.
+//! Repair of a sound store whose process was killed: whatever it was doing, nothing is lost, and
+//! nothing is said to be doubtful.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::random::Random;
-use common::{relocating_early, value_of};
+use common::{collecting_early, value_of};
 use ecotone_engine::{Direction, OpenMode, RepairReport, Store, StoreOptions, repair};
 
 /// Where the child has its store, and of which layout.
@@ -27,15 +28,16 @@ const MAX_KILLS: usize = 3 * KILLS;
 const KEYS: u64 = 1_500;
 
 fn options(separated: bool) -> StoreOptions {
-    let separation = relocating_early(32 * 1024).separation.filter(|_| separated);
-    StoreOptions { separation, memtable_bytes: 64 * 1024, target_file_bytes: 64 * 1024, ..relocating_early(32 * 1024) }
+    let separation = collecting_early(32 * 1024).separation.filter(|_| separated);
+    StoreOptions { separation, memtable_bytes: 64 * 1024, target_file_bytes: 64 * 1024, ..collecting_early(32 * 1024) }
 }
 
 fn key(number: u64) -> Vec<u8> {
     format!("key{number:06}").into_bytes()
 }
 
-/// Not a test of its own: the child that the test below starts. Without its variables it has nothing to do.
+/// Not a test of its own: the child that the test below starts. Without its variables it has
+/// nothing to do.
 #[test]
 fn child() {
     let Ok(directory) = std::env::var(DIRECTORY) else { return };
@@ -158,7 +160,8 @@ fn a_table_that_was_given_up_and_not_removed_brings_nothing_back() {
     let directory = tempfile::tempdir().unwrap();
     let (path, other) = (directory.path().join("store"), directory.path().join("other"));
     one_table(&path).close().unwrap();
-    // The MANIFEST of this process begins with what there is, and names the WAL that follows a flush.
+    // The MANIFEST of this process begins with what there is, and names the WAL that follows a
+    // flush.
     let store = Store::open(&path, OpenMode::Open, StoreOptions::default()).unwrap();
     store.put(b"later", b"flushed").unwrap();
     store.flush(true).unwrap();
@@ -183,7 +186,8 @@ fn a_table_that_holds_what_nothing_else_does_counts_and_is_told() {
         let path = directory.path().join(format!("store-{is_deletion}"));
         let store = one_table(&path);
         store.close().unwrap();
-        // As if the MANIFEST had lost its end: a table with a greater number, newer than all that is named.
+        // As if the MANIFEST had lost its end: a table with a greater number, newer than all that
+        // is named.
         let other = directory.path().join(format!("other-{is_deletion}"));
         copy(&path, &other);
         let store = Store::open(&other, OpenMode::Open, StoreOptions::default()).unwrap();

@@ -1,4 +1,5 @@
-//! Segments with a flipped bit that nobody knows to have been synced: a repair loses that value alone, or nothing.
+//! Segments with a flipped bit that nobody knows to have been synced: a repair loses that value
+//! alone, or nothing.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -24,7 +25,8 @@ fn key(number: u64) -> Vec<u8> {
     format!("key{number:04}").into_bytes()
 }
 
-/// A store as a kill leaves it, and what it held: long values and short ones in turn, some in tables and some in the WAL.
+/// A store as a kill leaves it, and what it held: long values and short ones in turn, some in
+/// tables and some in the WAL.
 fn killed(at: &Path) -> (PathBuf, Model) {
     let living = at.join("living");
     let store = Store::open(&living, OpenMode::Create, options()).unwrap();

@@ -1,4 +1,5 @@
-//! Space that is reserved behind what was appended, in segments and WALs: it is zeros, means nothing, and goes away.
+//! Space that is reserved behind what was appended, in segments and WALs: it is zeros, means
+//! nothing, and goes away.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -153,7 +154,8 @@ fn a_checkpoint_under_writes_copies_what_was_written() {
     holds(&copied, 0..entries);
 }
 
-/// Returns whether a write met the end of the disk: the store may have looked first, and have seen it coming.
+/// Returns whether a write met the end of the disk: the store may have looked first, and have seen
+/// it coming.
 fn refuses_a_write_and_takes_it_later(disk: &Tmpfs) -> bool {
     let path = disk.store();
     let store = Store::open(&path, OpenMode::Create, options()).unwrap();
@@ -173,7 +175,8 @@ fn refuses_a_write_and_takes_it_later(disk: &Tmpfs) -> bool {
     disk.empty();
     let began = Instant::now();
     for number in number..number + 100 {
-        // The store may have seen the full disk meanwhile, and looks a second later whether it still is.
+        // The store may have seen the full disk meanwhile, and looks a second later whether it
+        // still is.
         while let Err(error) = store.put(&key(number), &long(number)) {
             let for_want_of_space = matches!(error, Error::DiskFull { .. } | Error::OutOfSpace { .. });
             assert!(for_want_of_space && began.elapsed() < LONG, "{error}");
@@ -201,7 +204,8 @@ fn a_full_disk_refuses_a_write_and_takes_it_when_there_is_room() {
     assert!(met_the_end, "the store always saw it coming");
 }
 
-/// A kill may come in the middle of a copy into a window, and nobody knows in which order the processor copies.
+/// A kill may come in the middle of a copy into a window, and nobody knows in which order the
+/// processor copies.
 #[test]
 fn a_kill_in_the_middle_of_an_append_costs_the_write_that_was_appended() {
     let (directory, store) = common::store(options());
@@ -235,8 +239,8 @@ fn a_kill_in_the_middle_of_an_append_costs_the_write_that_was_appended() {
     });
 }
 
-/// A loss of power leaves zeros where a page never reached the device. RocksDB passes over them to the end of their block, and
-/// goes on where the next one begins with a record.
+/// A loss of power leaves zeros where a page never reached the device. RocksDB passes over them to
+/// the end of their block, and goes on where the next one begins with a record.
 #[test]
 fn a_hole_in_the_wal_ends_its_replay() {
     let (directory, store) = common::store(options());

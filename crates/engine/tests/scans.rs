@@ -15,7 +15,8 @@ use ecotone_engine::{Direction, Error, Scan, Separation, Store, StoreOptions};
 
 const SEGMENT_BYTES: u64 = 64 * 1024;
 
-/// Values of 100 bytes and more are kept apart, in small segments of which `mapped_read_bytes` may be mapped.
+/// Values of 100 bytes and more are separated, in small segments of which `mapped_read_bytes` may
+/// be mapped.
 fn options(mapped_read_bytes: u64) -> StoreOptions {
     StoreOptions {
         separation: Some(Separation { min_bytes: 100, segment_bytes: SEGMENT_BYTES }),
@@ -239,9 +240,9 @@ fn a_scan_steps_over_as_many_removed_entries_as_it_may() {
         let rows = |scan: Scan<'_>| scan.collect::<Result<Vec<_>, _>>().map(|rows| rows.len());
         assert_eq!(rows(store.scan(.., direction, None).unwrap()), Ok(100));
         assert_eq!(rows(store.scan_skipping(.., direction, 100)), Ok(100));
-        assert_eq!(rows(store.scan_skipping(.., direction, 20)), Err(Error::WouldWait));
+        assert_eq!(rows(store.scan_skipping(.., direction, 20)), Err(Error::WouldBlock));
         // Where nobody waits all of them count.
-        assert_eq!(rows(store.scan_at_once(&b"1500"[..].., direction)), Ok(50));
-        assert_eq!(rows(store.scan_at_once(.., direction)), Err(Error::WouldWait));
+        assert_eq!(rows(store.try_scan(&b"1500"[..].., direction)), Ok(50));
+        assert_eq!(rows(store.try_scan(.., direction)), Err(Error::WouldBlock));
     }
 }

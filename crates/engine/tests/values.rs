@@ -83,7 +83,7 @@ fn referenced_bytes_are_exact_also_after_reopening() {
     }
     store.flush(true).unwrap();
     store.compact(..).unwrap();
-    // One version of each key is left, so the sum over the model is what the tables name.
+    // One version of each key is left, so the sum over the model is what the tables refer to.
     let live: u64 = model.iter().map(|(key, value)| record_bytes(key, value)).sum();
     until(&store, |log| log.referenced_bytes == live);
     let path = directory.path().join("store");
@@ -117,7 +117,8 @@ fn a_segment_goes_when_nothing_names_it_and_not_before() {
     assert_eq!(seen, old);
     drop(scan);
 
-    // Nothing of the first round is named: all its segments go but the one it shares with the second.
+    // Nothing of the first round is named: all its segments go but the one it shares with the
+    // second.
     let log = until(&store, |log| log.removed_segments >= before - 1);
     assert_eq!(segments(&directory.path().join("store")).len() as u64, log.segments);
     assert_equals(&store, &new);
@@ -157,7 +158,8 @@ fn what_only_memtable_and_wal_name_stays() {
     let (directory, store) = common::store(StoreOptions { memtable_bytes: 64 << 20, ..separated(50) });
     let mut model = Model::new();
     fill(&store, &mut model, 1, 3_000, 50);
-    // Most values were overwritten inside the memtable: they are in no table ever, but the WAL names them.
+    // Most values were overwritten inside the memtable: they are in no table ever, but the WAL
+    // names them.
     let before = store.value_log().unwrap().segments;
     assert!(before > 3);
     let path = directory.path().join("store");

@@ -1,4 +1,5 @@
-//! What is said to be durable is on the device: asked of the kernel, and not of the code that says so.
+//! What is said to be durable is on the device: asked of the kernel, and not of the code that says
+//! so.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -18,7 +19,8 @@ use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 use ecotone_rocks_sys::page_cache::unwritten_pages;
 use tempfile::TempDir;
 
-/// A directory on a device; `None`, and said so, where the kernel does not tell what is written to it. Memory is no device: there all is dirty for ever.
+/// A directory on a device; `None`, and said so, where the kernel does not tell what is written to
+/// it. Memory is no device: there all is dirty for ever.
 fn on_a_device() -> Option<TempDir> {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut file = File::create_new(directory.path().join("probe")).unwrap();
@@ -35,7 +37,8 @@ fn on_a_device() -> Option<TempDir> {
     tells.then_some(directory)
 }
 
-/// The pages of each WAL and segment of a store that are not on the device, as far as something was written to them.
+/// The pages of each WAL and segment of a store that are not on the device, as far as something was
+/// written to them.
 fn unwritten(store: &Path) -> Vec<(PathBuf, u64)> {
     let named =
         |directory: PathBuf| std::fs::read_dir(directory).into_iter().flatten().map(|entry| entry.unwrap().path());
@@ -80,7 +83,8 @@ fn what_is_acknowledged_as_durable_is_on_the_device() {
             }
             let mut found = unwritten(&path);
             if durability == Durability::None {
-                // Nobody has asked for it, so the kernel has it in memory, unless it happens to write just then: what is looked at would show.
+                // Nobody has asked for it, so the kernel has it in memory, unless it happens to
+                // write just then: what is looked at would show.
                 for _ in 0..100 {
                     if all_of(&found, |pages| pages > 0) {
                         break;
@@ -119,7 +123,8 @@ fn all_of_a_checkpoint_is_on_the_device() {
         for folder in [copy.clone(), copy.join("values")] {
             for entry in std::fs::read_dir(folder).into_iter().flatten() {
                 let (path, metadata) = entry.map(|entry| (entry.path(), entry.metadata().unwrap())).unwrap();
-                // What is cut off behind tables and logs once they are synced touches their last page, and nothing of it.
+                // What is cut off behind tables and logs once they are synced touches their last
+                // page, and nothing of it.
                 let is_cut = path.extension().is_some_and(|it| it == "sst" || it == "log");
                 let bytes = if is_cut { metadata.len() / 4096 * 4096 } else { metadata.len() };
                 if metadata.is_file() && bytes > 0 {

@@ -1,21 +1,25 @@
-//! How much of what tables hold is replaced by something newer in another table, told from samples of their keys.
+//! How much of what tables hold is replaced by something newer in another table, told from samples
+//! of their keys.
 //!
-//! What a write replaces is garbage from then on, but counts as live until a compaction brings both together. The same keys are
-//! sampled in every table, by their hash; one that is sampled in several tables has older versions in all but one of them. So
-//! garbage that still hides is counted without reading data, before any compaction has met it. (CaseDB with deduplication asks the
-//! filters of the lower levels for every key instead: "Deduplication Adapted CaseDB for Edge Computing", section 3.)
+//! What a write replaces is garbage from then on, but counts as live until a compaction brings both
+//! together. The same keys are sampled in every table, by their hash; one that is sampled in
+//! several tables has older versions in all but one of them. So garbage that still shadows is
+//! counted without reading data, before any compaction has met it. (CaseDB with deduplication asks
+//! the filters of the lower levels for every key instead: "Deduplication Adapted CaseDB for Edge
+//! Computing", section 3.)
 //!
-//! Bounds: at most as many samples are kept as the caller says; beyond that every second one is dropped, again and again.
+//! Bounds: at most as many samples are kept as the caller says; beyond that every second one is
+//! dropped, again and again.
 //!
-//! Failure modes: the count is an estimate; of n hidden values it is off by about the square root of n times
-//! [`SAMPLED_ONE_IN`]. Range deletions are not seen.
+//! Failure modes: the count is an estimate; of n shadowed values it is off by about the square root
+//! of n times [`SAMPLED_ONE_IN`]. Range deletions are not seen.
 
 mod versions;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use crate::units::Bytes;
+use ecotone_types::units::Bytes;
 use versions::{Value, Version, Versions};
 
 /// A key is sampled when its hash is a multiple of it.
@@ -31,7 +35,8 @@ pub struct KeySample {
     pub hash: u64,
     /// What the value takes on the device; `None` for a deletion.
     pub bytes: Option<u32>,
-    /// The segment of the value log that the value lies in; `None` where it lies beside its key, and for a deletion.
+    /// The segment of the value log that the value lies in; `None` where it lies beside its key,
+    /// and for a deletion.
     pub segment: Option<u32>,
     /// The larger, the newer; 0 where nothing older can be left.
     pub sequence: u64,
@@ -52,15 +57,17 @@ pub struct Overlap {
     pub replacing: u64,
 }
 
-/// Fewer samples of a segment tell nothing for certain: of thousands of segments in which little hides some have two or three.
+/// Fewer samples of a segment tell nothing for certain: of thousands of segments in which little
+/// shadows some have two or three.
 pub const MIN_SAMPLES: u32 = 8;
 
 /// Garbage that no compaction has met yet, as samples tell it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HiddenBytes {
+pub struct ShadowedBytes {
     /// How much it is likely to be.
     pub estimate: Bytes,
-    /// The same less a standard deviation, and nothing where there are fewer than [`MIN_SAMPLES`]: of few samples next to nothing is known.
+    /// The same less a standard deviation, and nothing where there are fewer than [`MIN_SAMPLES`]:
+    /// of few samples next to nothing is known.
     pub at_least: Bytes,
 }
 
@@ -71,7 +78,7 @@ pub struct Duplicates {
     tables: BTreeMap<u64, Vec<KeySample>>,
     /// All versions of a key, by its hash.
     versions: BTreeMap<u64, Versions>,
-    hidden: Hidden,
+    shadowed: Shadowed,
     /// One in so many keys is kept; a power of two times [`SAMPLED_ONE_IN`].
     one_in: u64,
     samples: usize,
@@ -91,7 +98,7 @@ const MAX_STEPS: usize = 1 << 16;
 
 /// What something replaces.
 #[derive(Clone, Debug, Default)]
-struct Hidden {
+struct Shadowed {
     bytes: u64,
     /// Of that, what lies in each segment.
     in_segments: BTreeMap<u32, InSegment>,
@@ -106,7 +113,8 @@ struct InSegment {
 }
 
 impl InSegment {
-    /// Whether a key is sampled is chance, so the root of the squares is the standard deviation of the sum.
+    /// Whether a key is sampled is chance, so the root of the squares is the standard deviation of
+    /// the sum.
     fn at_least(&self) -> f64 {
         if self.samples < MIN_SAMPLES { 0.0 } else { self.bytes as f64 - (self.squares as f64).sqrt() }
     }
@@ -120,13 +128,14 @@ impl KeySample {
 }
 
 impl Duplicates {
-    /// Nothing yet. Of `max_samples` samples (at least 2) 32 bytes each are kept by table, and some 50 by key.
+    /// Nothing yet. Of `max_samples` samples (at least 2) 32 bytes each are kept by table, and some
+    /// 50 by key.
     #[must_use]
     pub fn new(max_samples: usize) -> Self {
         Self {
             tables: BTreeMap::new(),
             versions: BTreeMap::new(),
-            hidden: Hidden::default(),
+            shadowed: Shadowed::default(),
             one_in: SAMPLED_ONE_IN,
             samples: 0,
             max_samples: max_samples.max(2),
@@ -134,10 +143,12 @@ impl Duplicates {
         }
     }
 
-    /// Tables are gone, and then others came, in this order; how many of the keys of each were in other tables. The samples of a table are of different
-    /// keys. One that is known already is not counted twice.
+    /// Tables are gone, and then others came, in this order; how many of the keys of each were in
+    /// other tables. The samples of a table are of different keys. One that is known already is not
+    /// counted twice.
     ///
-    /// Tables that a compaction reads and those that it writes name the same keys, so both are taken at once.
+    /// Tables that a compaction reads and those that it writes name the same keys, so both are
+    /// taken at once.
     pub fn replace(&mut self, is_gone: impl Fn(u64) -> bool, came: Vec<(u64, Vec<KeySample>)>) -> Vec<(u64, Overlap)> {
         let mut steps = Vec::new();
         let mut overlaps = Vec::with_capacity(came.len());
@@ -168,16 +179,16 @@ impl Duplicates {
     }
 
     /// Bytes that are replaced by something in another table.
-    pub fn hidden_bytes(&self) -> Bytes {
-        Bytes(self.hidden.bytes.saturating_mul(self.one_in))
+    pub fn shadowed_bytes(&self) -> Bytes {
+        Bytes(self.shadowed.bytes.saturating_mul(self.one_in))
     }
 
     /// Of those, what lies in each segment of the value log that holds any.
-    pub fn hidden_in_segments(&self) -> impl Iterator<Item = (u32, HiddenBytes)> {
-        self.hidden.in_segments.iter().map(|(segment, hidden)| {
-            let estimate = Bytes(hidden.bytes.saturating_mul(self.one_in));
-            let at_least = Bytes((hidden.at_least() * self.one_in as f64) as u64);
-            (*segment, HiddenBytes { estimate, at_least })
+    pub fn shadowed_in_segments(&self) -> impl Iterator<Item = (u32, ShadowedBytes)> {
+        self.shadowed.in_segments.iter().map(|(segment, shadowed)| {
+            let estimate = Bytes(shadowed.bytes.saturating_mul(self.one_in));
+            let at_least = Bytes((shadowed.at_least() * self.one_in as f64) as u64);
+            (*segment, ShadowedBytes { estimate, at_least })
         })
     }
 
@@ -191,7 +202,8 @@ impl Duplicates {
         self.one_in
     }
 
-    /// Whether fewer keys are kept than there is room for, because there were more once: who has the samples of all tables should begin anew with them.
+    /// Whether fewer keys are kept than there is room for, because there were more once: who has
+    /// the samples of all tables should begin anew with them.
     pub fn is_needlessly_thin(&self) -> bool {
         // Of twice as many keys there are about twice as many samples, which then stay.
         self.one_in > SAMPLED_ONE_IN && self.samples < self.max_samples / 4
@@ -220,7 +232,8 @@ impl Duplicates {
 
     /// All that happens to one key at one go, and keys in their order.
     fn take(&mut self, steps: &mut Vec<Step>, overlaps: &mut [(u64, Overlap)]) {
-        // What is gone comes first, as it did. Each table's samples are in this order already, which a stable sort makes use of.
+        // What is gone comes first, as it did. Each table's samples are in this order already,
+        // which a stable sort makes use of.
         steps.sort_by_key(|step| step.sample.hash);
         for of_key in steps.chunk_by(|one, other| one.sample.hash == other.sample.hash) {
             let mut key = match self.versions.entry(of_key[0].sample.hash) {
@@ -230,13 +243,13 @@ impl Duplicates {
             let versions = key.get_mut();
             for Step { came, table, sample } in of_key {
                 let Some(came) = came else {
-                    self.hidden.show(versions.remove(sample.sequence, *table));
+                    self.shadowed.show(versions.remove(sample.sequence, *table));
                     continue;
                 };
                 let (_, overlap) = &mut overlaps[*came];
                 overlap.sampled += 1;
                 overlap.replacing += u64::from(versions.len() > 0);
-                self.hidden.hide(versions.add(sample.version(*table)));
+                self.shadowed.shadow(versions.add(sample.version(*table)));
             }
             if versions.len() == 0 {
                 key.remove();
@@ -252,21 +265,21 @@ impl Duplicates {
         self.one_in *= 2;
         let one_in = self.one_in;
         self.versions.clear();
-        self.hidden = Hidden::default();
+        self.shadowed = Shadowed::default();
         for (table, samples) in &mut self.tables {
             samples.retain(|sample| sample.hash.is_multiple_of(one_in));
             samples.shrink_to_fit();
             for sample in samples.iter() {
                 let versions = self.versions.entry(sample.hash).or_default();
-                self.hidden.hide(versions.add(sample.version(*table)));
+                self.shadowed.shadow(versions.add(sample.version(*table)));
             }
         }
         self.samples = self.tables.values().map(Vec::len).sum();
     }
 }
 
-impl Hidden {
-    fn hide(&mut self, value: Option<Value>) {
+impl Shadowed {
+    fn shadow(&mut self, value: Option<Value>) {
         let Some(value) = value else { return };
         self.bytes += u64::from(value.bytes);
         if let Some(segment) = value.segment {
@@ -277,7 +290,7 @@ impl Hidden {
         }
     }
 
-    /// What was hidden is not any more.
+    /// What was shadowed is not any more.
     fn show(&mut self, value: Option<Value>) {
         let Some(value) = value else { return };
         self.bytes -= u64::from(value.bytes);
@@ -331,35 +344,36 @@ mod tests {
         mixed ^ (mixed >> 31)
     }
 
-    fn hidden_in(duplicates: &Duplicates) -> Vec<(u32, u64)> {
-        duplicates.hidden_in_segments().map(|(segment, hidden)| (segment, hidden.estimate.0)).collect()
+    fn shadowed_in(duplicates: &Duplicates) -> Vec<(u32, u64)> {
+        duplicates.shadowed_in_segments().map(|(segment, shadowed)| (segment, shadowed.estimate.0)).collect()
     }
 
     #[test]
-    fn what_hides_is_told_by_the_segment_that_it_lies_in() {
+    fn what_shadows_is_told_by_the_segment_that_it_lies_in() {
         let mut duplicates = Duplicates::new(1000);
         // Forty values in each of two segments, and some beside their keys.
         let place = |key: u64| (key < 80).then_some(key as u32 / 40);
         duplicates.add(1, (0..100).map(|key| put_in(key, 1000, 1, place(key))).collect());
-        assert_eq!(hidden_in(&duplicates), []);
-        // Ten and twenty of them are replaced by values in a third one, five by short ones, and five are deleted.
+        assert_eq!(shadowed_in(&duplicates), []);
+        // Ten and twenty of them are replaced by values in a third one, five by short ones, and
+        // five are deleted.
         let news = (30..60).map(|key| put_in(key, 1000, 2, Some(7)));
         duplicates.add(2, news.chain((60..65).map(|key| put_in(key, 9, 2, None))).collect());
         duplicates.add(3, (65..70).map(|key| delete(key, 3)).chain([delete(90, 3)]).collect());
-        assert_eq!(hidden_in(&duplicates), [(0, 10 * 1000 * 64), (1, 30 * 1000 * 64)]);
-        assert_eq!(duplicates.hidden_bytes(), Bytes((40 + 1) * 1000 * 64));
+        assert_eq!(shadowed_in(&duplicates), [(0, 10 * 1000 * 64), (1, 30 * 1000 * 64)]);
+        assert_eq!(duplicates.shadowed_bytes(), Bytes((40 + 1) * 1000 * 64));
         // Replaced in turn, by what is older than the deletions and came later.
         duplicates
             .add(4, (50..55).map(|key| put_in(key, 1000, 4, Some(8))).chain([put_in(65, 1000, 2, Some(8))]).collect());
-        assert_eq!(hidden_in(&duplicates), [(0, 10_000 * 64), (1, 30_000 * 64), (7, 5_000 * 64), (8, 1_000 * 64)]);
+        assert_eq!(shadowed_in(&duplicates), [(0, 10_000 * 64), (1, 30_000 * 64), (7, 5_000 * 64), (8, 1_000 * 64)]);
         // The first three become one, and the numbers of the writes are forgotten.
         duplicates.retain(|table| table == 4);
         let merged = (30..60).map(|key| put_in(key, 1000, 0, Some(9)));
         duplicates.add(5, (0..30).map(|key| put_in(key, 1000, 0, Some(9))).chain(merged).collect());
-        assert_eq!(hidden_in(&duplicates), [(9, 5_000 * 64)]);
+        assert_eq!(shadowed_in(&duplicates), [(9, 5_000 * 64)]);
         duplicates.retain(|table| table == 5);
         duplicates.retain(|_| false);
-        assert_eq!((hidden_in(&duplicates), duplicates.hidden_bytes()), (vec![], Bytes(0)));
+        assert_eq!((shadowed_in(&duplicates), duplicates.shadowed_bytes()), (vec![], Bytes(0)));
     }
 
     #[test]
@@ -374,9 +388,9 @@ mod tests {
         };
         duplicates.add(1, table(1));
         duplicates.add(2, table(2));
-        let shares = duplicates.hidden_in_segments().map(|(_, it)| it.at_least.0 as f64 / it.estimate.0 as f64);
+        let shares = duplicates.shadowed_in_segments().map(|(_, it)| it.at_least.0 as f64 / it.estimate.0 as f64);
         assert_eq!(shares.collect::<Vec<_>>(), [0.0, 0.0, 0.9, 0.98]);
-        assert_eq!(hidden_in(&duplicates)[3], (4, 2_500 * 100 * 64));
+        assert_eq!(shadowed_in(&duplicates)[3], (4, 2_500 * 100 * 64));
         // One long value among many short ones: nearly all rests on that one.
         let table = |sequence| {
             let lengths = (0..101).map(|key| if key == 0 { 4 << 20 } else { 200 });
@@ -384,7 +398,7 @@ mod tests {
         };
         duplicates.add(3, table(1));
         duplicates.add(4, table(2));
-        let (_, of_lengths) = duplicates.hidden_in_segments().last().unwrap();
+        let (_, of_lengths) = duplicates.shadowed_in_segments().last().unwrap();
         assert!(of_lengths.at_least.0 < of_lengths.estimate.0 / 100, "{of_lengths:?}");
     }
 
@@ -395,12 +409,12 @@ mod tests {
         duplicates.add(4, vec![put_in(1, 10, 0, Some(1))]);
         for late in [2, 3] {
             duplicates.add(late, vec![put_in(1, 10, 9, Some(1)), delete(2, 9)]);
-            assert_eq!(hidden_in(&duplicates), [(1, 10 * 64)]);
+            assert_eq!(shadowed_in(&duplicates), [(1, 10 * 64)]);
             duplicates.retain(|table| table != late);
-            assert_eq!((duplicates.hidden_bytes(), hidden_in(&duplicates)), (Bytes(0), vec![]));
+            assert_eq!((duplicates.shadowed_bytes(), shadowed_in(&duplicates)), (Bytes(0), vec![]));
         }
         duplicates.retain(|_| false);
-        assert_eq!((duplicates.hidden_bytes(), duplicates.samples, duplicates.versions.len()), (Bytes(0), 0, 0));
+        assert_eq!((duplicates.shadowed_bytes(), duplicates.samples, duplicates.versions.len()), (Bytes(0), 0, 0));
     }
 
     #[test]
@@ -413,52 +427,52 @@ mod tests {
                 duplicates.add(table, vec![claim]);
             }
             (0..4).for_each(|table| duplicates.retain(|it| it > table && it != first));
-            assert_eq!((duplicates.hidden_bytes(), hidden_in(&duplicates)), (Bytes(0), vec![]));
+            assert_eq!((duplicates.shadowed_bytes(), shadowed_in(&duplicates)), (Bytes(0), vec![]));
         }
     }
 
     #[test]
-    fn what_a_table_replaces_hides_until_a_compaction_has_met_both() {
+    fn what_a_table_replaces_shadows_until_a_compaction_has_met_both() {
         let mut duplicates = Duplicates::new(1000);
         let table = |sequence: u64, keys: &[u64]| keys.iter().map(|key| put_in(*key, 100, sequence, None)).collect();
         assert_eq!(duplicates.add(1, table(1, &[1, 2, 3])), Overlap { sampled: 3, replacing: 0 });
-        assert_eq!(duplicates.hidden_bytes(), Bytes(0));
+        assert_eq!(duplicates.shadowed_bytes(), Bytes(0));
         assert_eq!(duplicates.add(2, table(2, &[2, 3, 4])), Overlap { sampled: 3, replacing: 2 });
-        assert_eq!(duplicates.hidden_bytes(), Bytes(200 * 64));
+        assert_eq!(duplicates.shadowed_bytes(), Bytes(200 * 64));
         assert_eq!(duplicates.add(3, table(3, &[3])), Overlap { sampled: 1, replacing: 1 });
-        assert_eq!(duplicates.hidden_bytes(), Bytes(300 * 64));
+        assert_eq!(duplicates.shadowed_bytes(), Bytes(300 * 64));
         // Told twice.
         assert_eq!(duplicates.add(3, table(3, &[3])), Overlap::default());
         // Tables 1 and 2 become 4.
         duplicates.retain(|table| table == 3);
-        assert_eq!(duplicates.hidden_bytes(), Bytes(0));
+        assert_eq!(duplicates.shadowed_bytes(), Bytes(0));
         duplicates.add(4, table(2, &[1, 2, 3, 4]));
-        assert_eq!(duplicates.hidden_bytes(), Bytes(100 * 64));
+        assert_eq!(duplicates.shadowed_bytes(), Bytes(100 * 64));
         duplicates.retain(|_| false);
-        assert_eq!(duplicates.hidden_bytes(), Bytes(0));
+        assert_eq!(duplicates.shadowed_bytes(), Bytes(0));
     }
 
     #[test]
     fn a_table_that_names_a_key_again_and_again_counts_once() {
         let mut duplicates = Duplicates::new(10);
         assert_eq!(duplicates.add(1, vec![put(0, u32::MAX); 1000]), Overlap { sampled: 1, replacing: 0 });
-        assert_eq!((duplicates.hidden_bytes(), duplicates.one_in()), (Bytes(0), SAMPLED_ONE_IN));
+        assert_eq!((duplicates.shadowed_bytes(), duplicates.one_in()), (Bytes(0), SAMPLED_ONE_IN));
     }
 
     #[test]
-    fn what_was_deleted_hides_as_a_whole_unless_it_was_written_again() {
+    fn what_was_deleted_shadows_as_a_whole_unless_it_was_written_again() {
         let mut duplicates = Duplicates::new(1000);
         duplicates.add(1, vec![put_in(1, 700, 1, None)]);
         duplicates.add(2, vec![put_in(1, 300, 2, None)]);
         assert_eq!(duplicates.add(3, vec![delete(1, 3), delete(2, 3)]), Overlap { sampled: 2, replacing: 1 });
-        assert_eq!(duplicates.hidden_bytes(), Bytes(1000 * 64));
+        assert_eq!(duplicates.shadowed_bytes(), Bytes(1000 * 64));
         duplicates.add(4, vec![put_in(1, 200, 4, None)]);
-        assert_eq!(duplicates.hidden_bytes(), Bytes(1000 * 64));
-        // What was deleted is gone, and its deletion waits for the last level: nothing hides.
+        assert_eq!(duplicates.shadowed_bytes(), Bytes(1000 * 64));
+        // What was deleted is gone, and its deletion waits for the last level: nothing shadows.
         duplicates.retain(|table| table >= 3);
-        assert_eq!(duplicates.hidden_bytes(), Bytes(0));
+        assert_eq!(duplicates.shadowed_bytes(), Bytes(0));
         duplicates.retain(|table| table == 3);
-        assert_eq!(duplicates.hidden_bytes(), Bytes(0));
+        assert_eq!(duplicates.shadowed_bytes(), Bytes(0));
     }
 
     #[test]
@@ -481,7 +495,7 @@ mod tests {
 
     #[test]
     fn with_fewer_samples_the_estimate_stays_near_the_truth() {
-        // 200,000 keys, of which 80,000 are written again: 80 MB hide.
+        // 200,000 keys, of which 80,000 are written again: 80 MB shadow.
         let sampled = |keys: std::ops::Range<u64>| {
             let samples = keys.map(|key| KeySample { hash: hash(key), bytes: Some(1000), segment: None, sequence: 1 });
             samples.filter(|sample| is_sampled(sample.hash)).collect::<Vec<_>>()
@@ -491,10 +505,10 @@ mod tests {
             duplicates.add(1, sampled(0..200_000));
             let overlap = duplicates.add(2, sampled(120_000..240_000));
             let share = overlap.replacing as f64 / overlap.sampled as f64;
-            let hidden = duplicates.hidden_bytes().0 as f64;
+            let shadowed = duplicates.shadowed_bytes().0 as f64;
             // Four standard deviations of the fewest samples: about 130 of those keys.
             assert!((share - 2.0 / 3.0).abs() < 0.17, "{most}: {share}");
-            assert!((hidden / 80e6 - 1.0).abs() < 0.35, "{most}: {hidden}");
+            assert!((shadowed / 80e6 - 1.0).abs() < 0.35, "{most}: {shadowed}");
             assert!(duplicates.samples <= most);
         }
     }
@@ -533,13 +547,13 @@ mod tests {
                         *in_segments.entry(segment_of(*sequence)).or_default() += 10 * duplicates.one_in;
                     }
                 }
-                prop_assert_eq!(duplicates.hidden_bytes(), Bytes(expected * 10 * duplicates.one_in));
-                prop_assert_eq!(hidden_in(&duplicates), in_segments.into_iter().collect::<Vec<_>>());
+                prop_assert_eq!(duplicates.shadowed_bytes(), Bytes(expected * 10 * duplicates.one_in));
+                prop_assert_eq!(shadowed_in(&duplicates), in_segments.into_iter().collect::<Vec<_>>());
             }
         }
 
         #[test]
-        fn tables_that_go_and_come_at_once_count_as_one_after_the_other(
+        fn tables_that_go_and_come_immediately_count_as_one_after_the_other(
             rounds in proptest::collection::vec(
                 (any::<u8>(), proptest::collection::vec(proptest::collection::btree_map(0_u64..30, (any::<bool>(), 0_u64..9), 0..20), 0..4)),
                 1..20,
@@ -547,8 +561,8 @@ mod tests {
             most in prop_oneof![Just(10_000_usize), 2..40_usize],
             max_steps in prop_oneof![Just(MAX_STEPS), 1..30_usize],
         ) {
-            let (mut at_once, mut one_by_one) = (Duplicates::new(most), Duplicates::new(most));
-            at_once.max_steps = max_steps;
+            let (mut together, mut one_by_one) = (Duplicates::new(most), Duplicates::new(most));
+            together.max_steps = max_steps;
             for (round, (gone, came)) in rounds.into_iter().enumerate() {
                 let is_gone = |table: u64| gone & 1 << (table % 8) != 0;
                 let samples = |keys: &BTreeMap<u64, (bool, u64)>| -> Vec<_> {
@@ -561,16 +575,16 @@ mod tests {
                 let came: Vec<_> = numbered.collect();
                 one_by_one.retain(|table| !is_gone(table));
                 let expected: Vec<_> = came.iter().map(|(table, samples)| (*table, one_by_one.add(*table, samples.clone()))).collect();
-                let overlaps = at_once.replace(is_gone, came);
-                if at_once.one_in == SAMPLED_ONE_IN {
+                let overlaps = together.replace(is_gone, came);
+                if together.one_in == SAMPLED_ONE_IN {
                     prop_assert_eq!(overlaps, expected);
                 }
-                prop_assert_eq!(at_once.one_in, one_by_one.one_in);
-                prop_assert_eq!(at_once.hidden_bytes(), one_by_one.hidden_bytes());
-                prop_assert_eq!(hidden_in(&at_once), hidden_in(&one_by_one));
-                prop_assert!(at_once.tables().eq(one_by_one.tables()));
+                prop_assert_eq!(together.one_in, one_by_one.one_in);
+                prop_assert_eq!(together.shadowed_bytes(), one_by_one.shadowed_bytes());
+                prop_assert_eq!(shadowed_in(&together), shadowed_in(&one_by_one));
+                prop_assert!(together.tables().eq(one_by_one.tables()));
                 for key in 0..30 {
-                    prop_assert_eq!(at_once.is_repeated(key * SAMPLED_ONE_IN), one_by_one.is_repeated(key * SAMPLED_ONE_IN));
+                    prop_assert_eq!(together.is_repeated(key * SAMPLED_ONE_IN), one_by_one.is_repeated(key * SAMPLED_ONE_IN));
                 }
             }
         }

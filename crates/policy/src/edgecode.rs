@@ -3,7 +3,7 @@
 //! The functions take lines over the size of a compaction, as EdgePilot's linear regressions LR(size) do.
 
 use crate::regression::Line;
-use crate::units::Bytes;
+use ecotone_types::units::Bytes;
 
 /// The lines that EdgeCode compares.
 #[derive(Clone, Copy, Debug, PartialEq)]

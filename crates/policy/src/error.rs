@@ -1,5 +1,5 @@
-//! What can go wrong in this room: only what a person wrote (a configuration) or a peer sent (a name) can be wrong.
-//! Decisions themselves never fail; in doubt they say "run it here".
+//! What can go wrong in this crate: only a configuration can be wrong. Decisions themselves never
+//! fail; in doubt they say "run it here".
 
 /// A shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -24,15 +24,5 @@ pub enum Error {
         name: String,
         /// The names that exist, separated by commas.
         valid: String,
-    },
-    /// Fix the configuration, or refuse the peer: a server's name is empty, too long or has control characters.
-    #[error("`{name}` cannot name a server: {problem}; choose a name of 1 to {max_bytes} printable bytes")]
-    ServerName {
-        /// The beginning of the refused name, escaped.
-        name: String,
-        /// What is wrong with it.
-        problem: &'static str,
-        /// The longest name that is allowed.
-        max_bytes: usize,
     },
 }

@@ -1,32 +1,39 @@
 //! What a store that nobody writes to does about its garbage.
 //!
-//! Garbage that is freed while writers come is freed late on purpose: each copy and each rewritten table frees more then. Once nobody writes there
-//! is nothing to wait for. So [`next`] says what to do next, from what the store takes and from what lives in it, until it takes little more than that.
+//! Garbage that is freed while writers come is freed late forcibly: each copy and each rewritten
+//! table frees more then. Once nobody writes there is nothing to wait for. So [`next`] says what to
+//! do next, from what the store takes and from what lives in it, until it takes little more than
+//! that.
 //!
-//! **Energy.** Work on an idle device wakes it up, so it has to pay. A store of at most [`Parameters::least`] is left alone, and so is one that takes less
-//! than [`Parameters::ratio`] times what lives: what is rewritten then frees at least as much as 0.4 of it. How much lives is found out by reading some
-//! keys, which costs little; that is done only where something was written, removed, or may have expired since it was done last ([`Changes::are_worth_a_look`]).
+//! **Energy.** Work on an idle device wakes it up, so it has to pay. A store of at most
+//! [`Parameters::least`] is left alone, and so is one that takes less than [`Parameters::ratio`]
+//! times what lives: what is rewritten then frees at least as much as 0.4 of it. How much lives is
+//! found out by reading some keys, which costs little; that is done only where something was
+//! written, removed, or may have expired since it was done last ([`Changes::are_worth_checking`]).
 //! A store with nothing to gain costs two comparisons every few seconds.
 //!
-//! **Bounds.** Each step is one flush, one piece of a compaction, or what the value log is asked to relocate; after each it is asked anew whether the store still
-//! [rests](Quiet). What was compacted down lies in the last level, so no step of that kind comes twice without writes between them.
+//! **Bounds.** Each step is one flush, one piece of a compaction, or what the value log is asked to
+//! relocate; after each it is asked anew whether the store still [rests](Quiet). What was compacted
+//! down lies in the last level, so no step of that kind comes twice without writes between them.
 
-use crate::units::{Bytes, Seconds, Time};
+use ecotone_types::units::{Bytes, Seconds, Time};
 
 /// The constants of this module.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameters {
     /// A store rests once few writes have come for so long.
     pub quiet: Seconds,
-    /// Few writes: a note of the time and a device that reports now and then are no reason to let garbage lie.
+    /// Few writes: a note of the time and a device that reports now and then are no reason to let
+    /// garbage lie.
     pub quiet_writes_per_s: f64,
     /// A store that takes no more than this is left alone.
     pub least: Bytes,
     /// So many times what lives may be taken. Less than the 1.5 that is promised, as estimates err.
     pub ratio: f64,
-    /// What tables hide is worth a compaction from this share of what the store takes on, and what no table names a relocation from that on.
-    pub hidden_share: f64,
-    /// See [`hidden_share`](Self::hidden_share).
+    /// What tables shadow is worth a compaction from this share of what the store takes on, and
+    /// what no table refers to a garbage collection from that on.
+    pub shadowed_share: f64,
+    /// See [`shadowed_share`](Self::shadowed_share).
     pub unnamed_share: f64,
     /// How much of what was looked at last must have been written since for another look.
     pub changed_share: f64,
@@ -40,7 +47,7 @@ pub const PARAMETERS: Parameters = Parameters {
     quiet_writes_per_s: 50.0,
     least: Bytes::from_mib(32),
     ratio: 1.4,
-    hidden_share: 0.05,
+    shadowed_share: 0.05,
     unnamed_share: 0.15,
     changed_share: 0.05,
     expiry_interval: Seconds(20.0),
@@ -60,8 +67,9 @@ impl Quiet {
         Self { since: now, writes, is: false }
     }
 
-    /// At `now` there have been so many. Whether the store rests: fewer than [`Parameters::quiet_writes_per_s`] came in the last [`Parameters::quiet`], or
-    /// a little longer.
+    /// At `now` there have been so many. Whether the store rests: fewer than
+    /// [`Parameters::quiet_writes_per_s`] came in the last [`Parameters::quiet`], or a little
+    /// longer.
     pub fn observe(&mut self, now: Time, writes: u64, parameters: &Parameters) -> bool {
         let passed = now.since(self.since).0;
         let most = parameters.quiet_writes_per_s * parameters.quiet.0;
@@ -90,7 +98,7 @@ pub struct Changes {
 
 impl Changes {
     /// Whether the verdict may be another one by now.
-    pub fn are_worth_a_look(&self, parameters: &Parameters) -> bool {
+    pub fn are_worth_checking(&self, parameters: &Parameters) -> bool {
         let many = self.writes as f64 >= (self.entries as f64 * parameters.changed_share).max(1.0);
         self.removed_ranges || many || self.expiring.is_some_and(|passed| passed.0 >= parameters.expiry_interval.0)
     }
@@ -103,7 +111,7 @@ pub struct Found {
     pub tables: Bytes,
     /// Bytes of segments of the value log.
     pub values: Bytes,
-    /// Those of them that tables name.
+    /// Those of them that tables refer to.
     pub named: Bytes,
     /// Bytes of write-ahead logs.
     pub logs: Bytes,
@@ -114,7 +122,7 @@ pub struct Found {
     /// Whether tables are known in which values have expired.
     pub expired: bool,
     /// Whether a snapshot holds old versions, or something flushes or compacts already.
-    pub is_held_up: bool,
+    pub is_throttled: bool,
 }
 
 impl Found {
@@ -123,13 +131,13 @@ impl Found {
         [self.tables, self.values, self.logs].iter().fold(Bytes::ZERO, |sum, of| Bytes(sum.0.saturating_add(of.0)))
     }
 
-    /// What no table names: garbage, or named by a memtable and its log.
+    /// What no table refers to: garbage, or named by a memtable and its log.
     fn unnamed(&self) -> u64 {
         self.logs.0.saturating_add(self.values.0.saturating_sub(self.named.0))
     }
 
     /// Whether it is to be found out how much of the tables lives.
-    pub fn is_worth_a_look(&self, parameters: &Parameters) -> bool {
+    pub fn is_worth_checking(&self, parameters: &Parameters) -> bool {
         self.taken() > parameters.least
     }
 }
@@ -151,26 +159,28 @@ pub enum Step {
     Relocate,
 }
 
-/// What to do next about a store that rests. `live` is the share of the tables' bytes, and so of the values that they name, that a reader still finds.
+/// What to do next about a store that rests. `live` is the share of the tables' bytes, and so of
+/// the values that they name, that a reader still finds.
 pub fn next(found: &Found, live: f64, parameters: &Parameters) -> Step {
     let live = live.clamp(0.0, 1.0);
     let taken = found.taken().0 as f64;
     let named = (found.tables.0.saturating_add(found.named.0)) as f64;
-    if !found.is_worth_a_look(parameters) {
+    if !found.is_worth_checking(parameters) {
         return Step::Rest;
     }
-    // What memtables name counts as garbage until they are flushed, and that costs little: they are bounded.
-    let (hidden, unnamed) = (named * (1.0 - live), found.unnamed() as f64);
+    // What memtables name counts as garbage until they are flushed, and that costs little: they are
+    // bounded.
+    let (shadowed, unnamed) = (named * (1.0 - live), found.unnamed() as f64);
     if taken < named * live * parameters.ratio {
         return Step::Rest;
     }
-    if found.is_held_up {
+    if found.is_throttled {
         return Step::Wait;
     }
     if found.in_memory {
         return Step::Flush;
     }
-    if hidden >= taken * parameters.hidden_share {
+    if shadowed >= taken * parameters.shadowed_share {
         if found.above > 0 {
             return Step::CompactDown;
         }
@@ -218,14 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn values_apart_are_flushed_then_compacted_then_relocated() {
+    fn values_separated_are_flushed_then_compacted_then_relocated() {
         // 126 MiB of values of which a tenth lives, all of it in memory but the segments.
         let written = Found { values: mib(126), logs: mib(10), in_memory: true, ..Found::default() };
         assert_eq!(step(written, 1.0), Step::Flush);
-        assert_eq!(step(Found { is_held_up: true, ..written }, 1.0), Step::Wait);
+        assert_eq!(step(Found { is_throttled: true, ..written }, 1.0), Step::Wait);
         // Keys in tables, and deletions above them that no compaction has met.
-        let hidden = Found { values: mib(126), tables: mib(8), named: mib(126), above: 108_000, ..Found::default() };
-        assert_eq!(step(hidden, 0.1), Step::CompactDown);
+        let shadowed = Found { values: mib(126), tables: mib(8), named: mib(126), above: 108_000, ..Found::default() };
+        assert_eq!(step(shadowed, 0.1), Step::CompactDown);
         let met = Found { values: mib(126), tables: mib(1), named: mib(12), ..Found::default() };
         assert_eq!(step(met, 1.0), Step::Relocate);
         assert_eq!(step(Found { values: mib(14), ..met }, 1.0), Step::Rest);
@@ -240,7 +250,8 @@ mod tests {
         assert_eq!(step(inserted, 1.0), Step::Rest);
         assert_eq!(step(Found { in_memory: false, ..inserted }, 0.75), Step::Rest);
         assert_eq!(step(Found { in_memory: false, ..inserted }, 0.6), Step::CompactDown);
-        // Nothing that a compaction would meet: an error of the estimate, or what a snapshot held that is gone.
+        // Nothing that a compaction would meet: an error of the estimate, or what a snapshot held
+        // that is gone.
         assert_eq!(step(Found { tables: mib(1000), ..Found::default() }, 0.5), Step::Rest);
         assert_eq!(step(Found { tables: mib(1000), expired: true, ..Found::default() }, 0.5), Step::RewriteExpired);
     }
@@ -248,17 +259,18 @@ mod tests {
     #[test]
     fn nobody_looks_again_where_little_has_changed() {
         let changes = Changes { entries: 100_000, ..Changes::default() };
-        assert!(!changes.are_worth_a_look(&PARAMETERS));
-        assert!(!Changes { writes: 4_999, ..changes }.are_worth_a_look(&PARAMETERS));
-        assert!(Changes { writes: 5_000, ..changes }.are_worth_a_look(&PARAMETERS));
-        assert!(Changes { removed_ranges: true, ..changes }.are_worth_a_look(&PARAMETERS));
-        assert!(!Changes { expiring: Some(Seconds(19.0)), ..changes }.are_worth_a_look(&PARAMETERS));
-        assert!(Changes { expiring: Some(Seconds(20.0)), ..changes }.are_worth_a_look(&PARAMETERS));
-        assert!(!Changes::default().are_worth_a_look(&PARAMETERS), "an empty store");
+        assert!(!changes.are_worth_checking(&PARAMETERS));
+        assert!(!Changes { writes: 4_999, ..changes }.are_worth_checking(&PARAMETERS));
+        assert!(Changes { writes: 5_000, ..changes }.are_worth_checking(&PARAMETERS));
+        assert!(Changes { removed_ranges: true, ..changes }.are_worth_checking(&PARAMETERS));
+        assert!(!Changes { expiring: Some(Seconds(19.0)), ..changes }.are_worth_checking(&PARAMETERS));
+        assert!(Changes { expiring: Some(Seconds(20.0)), ..changes }.are_worth_checking(&PARAMETERS));
+        assert!(!Changes::default().are_worth_checking(&PARAMETERS), "an empty store");
     }
 
     proptest! {
-        /// Plays the steps on a store that does what each says: it always comes to rest, soon, and then takes what is promised.
+        /// Plays the steps on a store that does what each says: it always comes to rest, soon, and
+        /// then takes what is promised.
         #[test]
         fn every_store_comes_to_rest_within_the_ratio(
             tables in 0..4_000_u64, values in 0..4_000_u64, named in 0.0..1.0_f64, live in 0.0..1.0_f64, logs in 0..64_u64,
@@ -282,7 +294,7 @@ mod tests {
                         found = Found { tables: scaled(found.tables), named: scaled(found.named), above: 0, ..found };
                         live = 1.0;
                     }
-                    // As far as relocation goes by itself.
+                    // As far as garbage collection goes by itself.
                     Step::Relocate => found.values = Bytes(found.named.0 + found.named.0 / 4),
                     other => prop_assert!(false, "{:?}", other),
                 }

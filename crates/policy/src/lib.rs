@@ -1,11 +1,11 @@
-//! The room where decisions are made: where, and by whom, a compaction of an edge federation shall run.
+//! Decisions: where, and by which server, a compaction of an edge federation shall run.
 //!
-//! It holds the vocabulary of the whole house (units, ids, duties, policy names), the models that predict seconds, joules
-//! and input rates, the formulas of ECO-KVS and EdgePilot, and [`machine`]: one state machine that takes events and
-//! gives commands. The daemon and a simulator are two interpreters of the same commands.
+//! It holds the models that predict seconds, joules and input rates, the formulas of ECO-KVS and
+//! EdgePilot, and [`machine`]: one state machine that takes events and gives commands. The daemon and
+//! a simulator are two interpreters of the same commands.
 //!
-//! **Never in this room:** IO, clocks, threads, locks, global randomness, and any other crate of the workspace. Time is
-//! an argument ([`units::Time`]). The same events in the same order give the same commands, on every machine.
+//! **Never in this crate:** IO, clocks, threads, locks, global randomness, and any other crate of the
+//! workspace but `types`. Time is an argument ([`ecotone_types::units::Time`]). The same events in the same order give the same commands, on every machine.
 //!
 //! Formulas name their source: "ECO-KVS" is *ECO-KVS: Energy-aware Compaction Offloading Mechanism for LSM-tree based
 //! Key-Value Stores in Edge Federation*; "EdgePilot" is *Coordinating Compaction between LSM-tree based Key-Value Stores
@@ -14,27 +14,20 @@
 
 pub mod dedup;
 pub mod duplicates;
-pub mod duty;
 pub mod edgecode;
 pub mod error;
+pub mod gc;
 pub mod idle;
-pub mod ids;
 pub mod machine;
 pub mod policy;
 pub mod predictor;
 pub mod prequential;
-pub mod purpose;
 pub mod queue_order;
 pub mod rate;
 pub mod regression;
-pub mod relocation;
 pub mod server_table;
 pub mod stall;
 pub mod target;
-pub mod units;
 
-pub use duty::{Duty, DutyObserver};
 pub use error::{Error, Result};
-pub use ids::{JobId, ServerId};
 pub use policy::PolicyName;
-pub use purpose::JobPurpose;

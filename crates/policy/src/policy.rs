@@ -6,8 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::purpose::JobPurpose;
-use crate::units::Cores;
+use ecotone_types::JobPurpose;
+use ecotone_types::units::Cores;
 
 /// How a federation decides where compactions run. All servers of a federation are given the same one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

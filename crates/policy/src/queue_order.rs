@@ -9,8 +9,8 @@
 
 use std::cmp::Ordering;
 
-use crate::ids::ServerId;
-use crate::units::{BytesPerSecond, Cores};
+use ecotone_types::ServerId;
+use ecotone_types::units::{BytesPerSecond, Cores};
 
 /// What EdgePilot's Monitor knows of a server (Algorithm 1, lines 5 to 9).
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub struct QueueLimits {
     pub min_network: BytesPerSecond,
 }
 
-/// EdgePilot's order as a total one: `Less` means that `a` stands before `b` in the queue.
+/// EdgePilot's order as a total one: `Less` means that `a` comes before `b` in the queue.
 pub fn compare(a: &ServerStatus, b: &ServerStatus, limits: QueueLimits) -> Ordering {
     let class = class_of(a, limits);
     class.cmp(&class_of(b, limits)).then_with(|| {

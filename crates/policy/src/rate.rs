@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::machine::{LoadSample, RateParameters, RateSummary};
 use crate::prequential::{PrequentialError, ema_weight};
-use crate::units::{BytesPerSecond, TablesPerSecond};
+use ecotone_types::units::{BytesPerSecond, TablesPerSecond};
 
 /// An exponential moving average over one-second samples: the newest of a window of n weighs 2 / (n + 1). ECO-KVS section
 /// VII-D: interval 1 s, window 3 s, so that it comes within 13 % of a new rate after three seconds and within 4 % after five.

@@ -11,7 +11,7 @@
 //! noise over jobs of 4 MiB to 1 GiB it more than halves the mean relative error of small jobs and loses nothing for large ones.
 //!
 //! **Priors.** A prior line is handed in with each question, since it may itself be learned (a worker's model is the prior
-//! of its pairs). It acts in two ways. Its *shape* (the ratio of b to a) stands in the sums as two pseudo-samples of a
+//! of its pairs). It acts in two ways. Its *shape* (the ratio of b to a) is in the sums as two pseudo-samples of a
 //! small weight, so that one sample, or a thousand of the same size, still give a line; they lie on the prior raised or
 //! lowered to the *level* of the samples. And that level is then drawn back towards the prior's, as a ratio, by as
 //! much as the prior has samples' worth of say.
@@ -20,7 +20,7 @@
 //! that of least squares under this constraint, which in two dimensions is exact and cheap.
 
 use crate::machine::{ModelParameters, Weighting};
-use crate::units::{Bytes, GREATEST_PLAUSIBLE};
+use ecotone_types::units::{Bytes, MAX_PLAUSIBLE};
 
 /// Fewer samples than this are none: their sums would soon be too small for a float.
 const FORGOTTEN: f64 = 1e-6;
@@ -35,9 +35,9 @@ pub struct Line {
 }
 
 impl Line {
-    /// y for a job of this size, from 0 to [`GREATEST_PLAUSIBLE`].
+    /// y for a job of this size, from 0 to [`MAX_PLAUSIBLE`].
     pub fn at(self, bytes: Bytes) -> f64 {
-        (self.a * bytes.as_f64() + self.b).clamp(0.0, GREATEST_PLAUSIBLE)
+        (self.a * bytes.as_f64() + self.b).clamp(0.0, MAX_PLAUSIBLE)
     }
 
     /// The line with both coefficients multiplied.
@@ -225,7 +225,7 @@ impl Regression {
         let with_itself = prior.a * prior.a * sums.wxx + 2.0 * prior.a * prior.b * sums.wx + prior.b * prior.b * sums.w;
         let level = with_samples / with_itself;
         // Beyond what is plausible its powers are no numbers, and such a prior tells nothing of the samples anyway.
-        (1.0 / GREATEST_PLAUSIBLE..=GREATEST_PLAUSIBLE).contains(&level).then_some(level)
+        (1.0 / MAX_PLAUSIBLE..=MAX_PLAUSIBLE).contains(&level).then_some(level)
     }
 
     fn in_reference_sizes(&self, bytes: Bytes) -> f64 {

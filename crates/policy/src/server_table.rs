@@ -3,22 +3,22 @@
 //! IV-A, Monitor and Algorithm 1).
 //!
 //! Bounded: at most `max_servers` entries. A server that is silent for `stale_after` is disabled; one that is silent for
-//! `forget_after` gives up its place.
+//! `forget_after` loses its entry.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::ServerId;
 use crate::machine::{LoadSample, Parameters};
 use crate::queue_order::QueueLimits;
-use crate::units::{BytesPerSecond, Cores, Seconds, Time};
+use ecotone_types::ServerId;
+use ecotone_types::units::{BytesPerSecond, Cores, Seconds, Time};
 
 /// Why a server may not be given work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Disabled {
-    /// It has never reported, or gave up its place.
+    /// It has never reported, or lost its entry.
     Unknown,
     /// Its last report is too old.
     Stale,
@@ -109,7 +109,7 @@ impl ServerTable {
         Self { rules, entries: BTreeMap::new(), placements: 0 }
     }
 
-    /// Takes a server's report. `false` when the table is full of servers that are heard from: the report is ignored.
+    /// Takes a server's report. `false` when the table is full of servers that report: the report is ignored.
     #[must_use]
     pub fn update(&mut self, now: Time, sample: LoadSample) -> bool {
         if !self.entries.contains_key(&sample.server) && self.entries.len() >= self.rules.max_servers {
@@ -149,7 +149,7 @@ impl ServerTable {
         }
     }
 
-    /// Whether a server may be given work: its place in the binary server table, with the reason for a "no".
+    /// Whether a server may be given work: its entry in the binary server table, with the reason for a "no".
     ///
     /// # Errors
     /// The first reason that applies.

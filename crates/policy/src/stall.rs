@@ -3,7 +3,7 @@
 //! Tables that a compaction reads stay in L0 until it is finished. So the L0 that counts is the one just before its end:
 //! what is there now and what comes in until then.
 
-use crate::units::{Seconds, Tables, TablesPerSecond};
+use ecotone_types::units::{Seconds, Tables, TablesPerSecond};
 
 /// What a store's L0 is heading for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,11 +30,11 @@ impl StallForecast {
     /// T_max: when S_curr + S_in reaches WST. A worker that is to prevent the stall must take less: S_curr + S_in(T_j) < WST,
     /// ECO-KVS equation 3. Zero when the stall is here already; `None` when none will come.
     pub fn latest(&self) -> Option<Seconds> {
-        let room = self.threshold - self.current;
-        if room <= Tables::ZERO {
+        let headroom = self.threshold - self.current;
+        if headroom <= Tables::ZERO {
             Some(Seconds::ZERO)
         } else if self.input > TablesPerSecond::ZERO {
-            Some(room / self.input).filter(|latest| latest.is_plausible())
+            Some(headroom / self.input).filter(|latest| latest.is_plausible())
         } else {
             None
         }

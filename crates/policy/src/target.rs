@@ -2,9 +2,9 @@
 
 use std::cmp::Ordering;
 
-use crate::ids::ServerId;
 use crate::machine::Prediction;
-use crate::units::Seconds;
+use ecotone_types::ServerId;
+use ecotone_types::units::Seconds;
 
 /// A server that could run a job, and what that would take.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +51,7 @@ fn by_value(one: f64, other: f64) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Joules;
+    use ecotone_types::units::Joules;
 
     fn candidate(name: &str, seconds: f64, joules: f64) -> Candidate {
         let prediction = Prediction { seconds: Seconds(seconds), joules: Joules(joules), time_error: 0.0, samples: 20 };

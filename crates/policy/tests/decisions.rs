@@ -3,14 +3,15 @@
 
 mod common;
 
-use common::{Federation, MIB, Place, id, idle, report, request};
+use common::{Federation, MIB, Placement, id, idle, report, request};
+use ecotone_policy::PolicyName;
 use ecotone_policy::machine::{
     Command, Event, JobReport, LoadSample, Parameters, PlacementAnswer, PlacementRequest, PolicyCore, Prediction,
     WhenNoneInTime,
 };
 use ecotone_policy::server_table::Disabled;
-use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Seconds, Tables, Time, Watts};
-use ecotone_policy::{JobId, PolicyName, ServerId};
+use ecotone_types::units::{Bytes, BytesPerSecond, Cores, Seconds, Tables, Time, Watts};
+use ecotone_types::{JobId, ServerId};
 use proptest::prelude::*;
 
 const NOW: Time = Time::from_seconds(1.0);
@@ -195,7 +196,7 @@ proptest! {
         let rate = BytesPerSecond(10.0 * parameters.rate.prior_input_bytes_per_table.as_f64() / seconds);
         federation.load(LoadSample { core_speed: slow, input_bytes_per_s: rate, ..idle("slow") });
         let place = federation.ready("slow", 1, BYTES, 0, Some(12));
-        let is_offloaded = matches!(&place, Place::Worker { worker, .. } if worker.as_str() == "fast");
+        let is_offloaded = matches!(&place, Placement::Worker { worker, .. } if worker.as_str() == "fast");
         // Eight of the ten tables fit below the threshold: a worker has 80 % of the local time, its network included.
         prop_assert_eq!(is_offloaded, policy.may_offload(), "{}", place);
     }

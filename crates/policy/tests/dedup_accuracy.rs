@@ -1,6 +1,6 @@
 //! The two ways of counting duplicates, side by side, on keys of which the truth is known: error, time and bytes.
 //!
-//! `cargo test --release -p ecotone-policy --test dedup_accuracy -- --nocapture` prints the table that docs/space.md has.
+//! `cargo test --release -p ecotone-policy --test dedup_accuracy -- --nocapture` prints the table that docs/performance.md has.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 

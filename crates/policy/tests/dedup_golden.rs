@@ -3,14 +3,14 @@
 
 use ecotone_policy::dedup::back_off::BackOff;
 use ecotone_policy::dedup::decide::{Verdict, Why, decide_triggered, is_worth, pays};
-use ecotone_policy::dedup::estimate::{Estimate, Estimator, Filtered, Sampled, TableSketch, hidden_within};
+use ecotone_policy::dedup::estimate::{Estimate, Estimator, Filtered, Sampled, TableSketch, shadowed_within};
 use ecotone_policy::dedup::filter::{FilterView, build};
 use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, SpaceGrowth, deadline, may_run};
 use ecotone_policy::dedup::ordered::OrderedHashes;
 use ecotone_policy::dedup::plan::{Merge, MergeLimits, Table, Unfit, below, closure, merges};
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::duplicates::KeySample;
-use ecotone_policy::units::{Bytes, BytesPerSecond, Seconds, TablesPerSecond, Time};
+use ecotone_types::units::{Bytes, BytesPerSecond, Seconds, TablesPerSecond, Time};
 
 fn threshold(ratio: f64) -> DedupThreshold {
     DedupThreshold::try_from(ratio).unwrap()
@@ -70,10 +70,10 @@ fn two_million_entries_for_forty_five_thousand_stale_ones_are_worth_it_at_50_and
     assert!((counted.ratio().unwrap() - 48.23).abs() < 0.01, "{:?}", counted.ratio());
     let parameters = DedupParameters::default();
     assert_eq!(is_worth(&counted, threshold(50.0), &parameters), Verdict::Extend);
-    assert_eq!(is_worth(&counted, threshold(40.0), &parameters), Verdict::Leave(Why::TooDear));
+    assert_eq!(is_worth(&counted, threshold(40.0), &parameters), Verdict::Leave(Why::NotProfitable));
     // The threshold itself is within.
     assert_eq!(is_worth(&estimate(64_000, 100), threshold(10.0), &parameters), Verdict::Extend);
-    assert_eq!(is_worth(&estimate(64_001, 100), threshold(10.0), &parameters), Verdict::Leave(Why::TooDear));
+    assert_eq!(is_worth(&estimate(64_001, 100), threshold(10.0), &parameters), Verdict::Leave(Why::NotProfitable));
 }
 
 #[test]
@@ -118,17 +118,17 @@ fn three_levels_by_both_counts() {
     assert_eq!((reached.total_keys, reached.sampled_duplicates, reached.duplicate_keys), (640, 4, 256));
     assert_eq!(reached.ratio(), Some(2.5));
     // A merge of all three frees the older version of key 4 as well.
-    let range = hidden_within(&[upper[0], lower[0], lower[1]], 64);
+    let range = shadowed_within(&[upper[0], lower[0], lower[1]], 64);
     assert_eq!((range.total_keys, range.sampled_duplicates, range.duplicate_keys), (640, 5, 320));
 }
 
 #[test]
-fn deletions_hide_what_is_below_them() {
+fn deletions_shadow_what_is_below_them() {
     let l1 = [delete(1, 9), delete(2, 9)];
     let l2 = [delete(1, 5), put(2, 20, 5)];
     let l3 = [put(1, 100, 0), put(2, 200, 0)];
     let all = [sketch(2, &l1), sketch(2, &l2), sketch(2, &l3)];
-    for count in [Sampled { one_in: 64 }.count(&all[..1], &all[1..]), hidden_within(&all, 64)] {
+    for count in [Sampled { one_in: 64 }.count(&all[..1], &all[1..]), shadowed_within(&all, 64)] {
         assert_eq!(count.sampled_duplicates, 4);
     }
 }
@@ -294,7 +294,7 @@ fn a_check_looks_at_what_overlaps_below() {
 }
 
 #[test]
-fn a_table_that_has_moved_further_down_hides_nothing_of_what_lies_below_the_others() {
+fn a_table_that_has_moved_further_down_shadows_nothing_of_what_lies_below_the_others() {
     // 1 and 2 were written to L1, and 2 met nothing on its way to L2.
     let tables = tables(&["1 L1 a-c", "2 L2 d-f", "3 L2 a-b", "4 L3 e-e", "5 L3 g-z"]);
     let numbers: Vec<_> = below(&tables, &[1, 2]).iter().map(|table| table.number).collect();
@@ -421,7 +421,7 @@ fn a_merge_ends_before_the_stall_or_does_not_begin() {
 }
 
 #[test]
-fn nothing_runs_while_rocksdb_is_pressed() {
+fn nothing_runs_while_rocksdb_is_throttled() {
     let parameters = DedupParameters::default();
     let ask = |pressure| may_run(&pressure, Some(TablesPerSecond::ZERO), Seconds(0.1), &parameters);
     assert_eq!(ask(Pressure { is_slowed: true, ..CALM }), Err(Forbidden::Slowed));
@@ -432,14 +432,14 @@ fn nothing_runs_while_rocksdb_is_pressed() {
     // The usual triggers, 4 and 20: pressed from 8 on. With 10 and 20: from 10 + 10 / 4 = 12 on, not from 20 on.
     let usual = Pressure { l0_compaction_trigger: 4, l0_slowdown_trigger: 20, ..CALM };
     assert_eq!(ask(Pressure { l0_tables: 7, ..usual }), Ok(()));
-    assert_eq!(ask(Pressure { l0_tables: 8, ..usual }), Err(Forbidden::L0Pressed));
+    assert_eq!(ask(Pressure { l0_tables: 8, ..usual }), Err(Forbidden::L0Backlog));
     let late = Pressure { l0_compaction_trigger: 10, ..usual };
     assert_eq!(ask(Pressure { l0_tables: 11, ..late }), Ok(()));
-    assert_eq!(ask(Pressure { l0_tables: 12, ..late }), Err(Forbidden::L0Pressed));
+    assert_eq!(ask(Pressure { l0_tables: 12, ..late }), Err(Forbidden::L0Backlog));
 }
 
 #[test]
-fn a_store_that_slows_writers_at_once_lets_nothing_run() {
+fn a_store_that_slows_writers_immediately_lets_nothing_run() {
     let least = Pressure { l0_tables: 0, l0_compaction_trigger: 1, l0_slowdown_trigger: 1, ..CALM };
     let parameters = DedupParameters::default();
     assert_eq!(may_run(&least, Some(TablesPerSecond::ZERO), Seconds(0.1), &parameters), Err(Forbidden::WouldStall));
@@ -473,11 +473,11 @@ fn the_rate_of_flushes_follows_within_seconds() {
 #[test]
 fn one_merge_need_not_be_as_sure_as_the_whole_extension() {
     let parameters = DedupParameters::default();
-    // 1,000 entries, of which 2 x 64 hide: large values, or a part of the extension.
+    // 1,000 entries, of which 2 x 64 shadow: large values, or a part of the extension.
     let small = estimate(1_000, 2);
     assert_eq!(is_worth(&small, threshold(10.0), &parameters), Verdict::Leave(Why::Uncertain));
     assert_eq!(pays(&small, threshold(10.0)), Verdict::Extend);
-    assert_eq!(pays(&small, threshold(7.0)), Verdict::Leave(Why::TooDear));
+    assert_eq!(pays(&small, threshold(7.0)), Verdict::Leave(Why::NotProfitable));
     assert_eq!(pays(&estimate(1_000, 0), threshold(10.0)), Verdict::Leave(Why::NoDuplicates));
     let half_known = Estimate { unknown_keys: 500, ..small };
     assert_eq!(pays(&half_known, threshold(10.0)), Verdict::Leave(Why::Unknown));
@@ -515,7 +515,7 @@ fn until_allowed(time: &mut MergeTime, max_seconds: u32) -> Option<u32> {
 }
 
 #[test]
-fn merges_that_were_slow_once_are_tried_again_and_not_at_once() {
+fn merges_that_were_slow_once_are_tried_again_and_not_immediately() {
     // 32 MiB, foretold at 0.7 s; 1.6 s are left.
     let slow = |merges: u32| {
         let mut time = MergeTime::default();
@@ -599,8 +599,8 @@ fn the_growth_of_space_is_followed_slowly_and_net_of_what_is_freed() {
 
     // A compaction that takes 100 MB for two seconds of a store that does not grow.
     let mut growth = SpaceGrowth::new();
-    for (second, room) in [(0.0, 9e9), (1.0, 8.95e9), (2.0, 8.9e9), (3.0, 9e9), (4.0, 9e9)] {
-        growth.observe(at(second), Bytes(room as u64));
+    for (second, free_space) in [(0.0, 9e9), (1.0, 8.95e9), (2.0, 8.9e9), (3.0, 9e9), (4.0, 9e9)] {
+        growth.observe(at(second), Bytes(free_space as u64));
         assert_eq!(deadline(Bytes(9_000_000_000), growth.bytes_per_s()), None, "{second}: {growth:?}");
     }
 }

@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ecotone_policy::dedup::candidates::{MergeCandidate, Ranges, merge_candidates};
 use ecotone_policy::dedup::decide::Why;
-use ecotone_policy::dedup::estimate::{Estimator, Sampled, TableSketch, freed_at_bottom, hidden_within};
-use ecotone_policy::dedup::levels::hidden_by_level;
-use ecotone_policy::dedup::plan::{MergeLimits, Table, Tree, Unfit, closure, merges, with_those_above};
-use ecotone_policy::dedup::slab::{KeyRange, Ranges, Slab, slabs};
+use ecotone_policy::dedup::estimate::{Estimator, Sampled, TableSketch, freed_at_bottom, shadowed_within};
+use ecotone_policy::dedup::levels::shadowed_by_level;
+use ecotone_policy::dedup::plan::{KeyRange, MergeLimits, Table, Tree, Unfit, closure, merges, with_those_above};
 use ecotone_policy::duplicates::{Duplicates, KeySample};
-use ecotone_policy::units::Bytes;
+use ecotone_types::units::Bytes;
 use proptest::prelude::*;
 
 /// Per level, tables by their keys: a key, whether it is a value, and what that takes.
@@ -77,8 +77,8 @@ proptest! {
 
         // Every version but the first one that is met from above.
         let mut seen = BTreeSet::new();
-        let hidden = contents.iter().flatten().flatten().filter(|(key, _)| !seen.insert(*key)).count();
-        prop_assert_eq!(hidden_within(&sketches, 1).duplicate_keys, hidden as u64);
+        let shadowed = contents.iter().flatten().flatten().filter(|(key, _)| !seen.insert(*key)).count();
+        prop_assert_eq!(shadowed_within(&sketches, 1).duplicate_keys, shadowed as u64);
 
         // Of a merge of all that keeps what can still be read: a deletion cannot.
         let mut newest = BTreeMap::new();
@@ -95,13 +95,13 @@ proptest! {
         for (number, (_, samples)) in tables.iter().enumerate() {
             duplicates.replace(|_| false, vec![(number as u64, samples.clone())]);
         }
-        let levels = hidden_by_level(&duplicates, |number| Some(tables[number as usize].0));
-        prop_assert_eq!(levels.iter().map(|level| level.bytes).sum::<Bytes>(), duplicates.hidden_bytes());
+        let levels = shadowed_by_level(&duplicates, |number| Some(tables[number as usize].0));
+        prop_assert_eq!(levels.iter().map(|level| level.bytes).sum::<Bytes>(), duplicates.shadowed_bytes());
         let kept: Vec<_> = tables.iter().enumerate().map(|(number, (level, _))| (*level, duplicates.samples(number as u64).unwrap().to_vec())).collect();
         let one_in = duplicates.one_in();
         prop_assert!(kept.iter().all(|(_, samples)| samples.is_sorted_by_key(|sample| sample.hash)));
         prop_assert!(kept.iter().flat_map(|(_, samples)| samples).all(|sample| sample.hash % one_in == 0));
-        prop_assert_eq!(levels.iter().map(|level| level.keys).sum::<u64>(), hidden_within(&sketches(&kept), one_in).duplicate_keys);
+        prop_assert_eq!(levels.iter().map(|level| level.keys).sum::<u64>(), shadowed_within(&sketches(&kept), one_in).duplicate_keys);
         prop_assert_eq!(levels.iter().map(|level| level.sampled * one_in).sum::<u64>(), levels.iter().map(|level| level.keys).sum::<u64>());
     }
 }
@@ -239,14 +239,14 @@ proptest! {
     }
 
     #[test]
-    fn every_slab_is_a_merge_of_a_table_with_nothing_below_it_and_of_something_above(
+    fn every_candidate_is_a_merge_of_a_table_with_nothing_below_it_and_of_something_above(
         tables in trees(),
         max_mib in 1_u64..40,
         (from, to) in (0_u8..60, 0_u8..60),
     ) {
         let range = KeyRange { first: vec![from.min(to)], end: vec![from.max(to)] };
         let limits = MergeLimits { max_bytes: Bytes::from_mib(max_mib) };
-        let slabs = slabs(&Tree::new(&tables), &range, &limits);
+        let merge_candidates = merge_candidates(&Tree::new(&tables), &range, &limits);
         let meet = |a: &Table, b: &Table| a.first <= b.last && b.first <= a.last;
         let is_lowest = |table: &Table| table.level > 0 && !tables.iter().any(|other| other.level > table.level && meet(other, table));
         let (mut expected, mut free, mut too_large) = (BTreeMap::new(), tables.clone(), false);
@@ -269,15 +269,15 @@ proptest! {
                 }
             }
         }
-        let Ok(found) = slabs else {
-            prop_assert_eq!(slabs, Err(if too_large { Why::TooLarge } else { Why::NoDuplicates }));
+        let Ok(found) = merge_candidates else {
+            prop_assert_eq!(merge_candidates, Err(if too_large { Why::TooLarge } else { Why::NoDuplicates }));
             prop_assert!(expected.is_empty());
             return Ok(());
         };
         let count = found.len();
-        let found: BTreeMap<_, _> = found.into_iter().map(|slab| {
-            let inputs = slab.merge.inputs.iter().copied().collect::<BTreeSet<_>>();
-            (inputs, (slab.merge.output_level, Some(slab.span.first), Some(slab.span.end), slab.merge.entries, slab.is_busy))
+        let found: BTreeMap<_, _> = found.into_iter().map(|candidate| {
+            let inputs = candidate.merge.inputs.iter().copied().collect::<BTreeSet<_>>();
+            (inputs, (candidate.merge.output_level, Some(candidate.span.first), Some(candidate.span.end), candidate.merge.entries, candidate.is_busy))
         }).collect();
         prop_assert_eq!(count, found.len(), "one of them twice");
         prop_assert_eq!(found, expected);
@@ -320,13 +320,13 @@ proptest! {
     }
 
     #[test]
-    fn slabs_that_are_merged_again_and_again_leave_nothing_above_anything(mut tables in trees()) {
+    fn candidates_that_are_merged_again_and_again_leave_nothing_above_anything(mut tables in trees()) {
         tables.iter_mut().for_each(|table| table.is_busy = false);
         tables.retain(|table| table.level > 0);
         let (limits, all) = (MergeLimits { max_bytes: Bytes::from_mib(1000) }, KeyRange { first: vec![], end: vec![255] });
         for _ in 0..50 {
-            let Ok(found) = slabs(&Tree::new(&tables), &all, &limits) else { break };
-            let Slab { merge, .. } = found[0].clone();
+            let Ok(found) = merge_candidates(&Tree::new(&tables), &all, &limits) else { break };
+            let MergeCandidate { merge, .. } = found[0].clone();
             // One table in the place of all.
             let inputs: Vec<_> = tables.extract_if(.., |table| merge.inputs.contains(&table.number)).collect();
             tables.push(Table {

@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{Federation, MIB, Place, id, idle, report};
+use common::{Federation, MIB, Placement, id, idle, report};
 use ecotone_policy::machine::{
     Event, FailureReason, JobReport, LoadSample, OffloadOutcome, Parameters, WhenNoneInTime,
 };
-use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Seconds, Tables, Time, Watts};
-use ecotone_policy::{JobId, JobPurpose};
+use ecotone_types::units::{Bytes, BytesPerSecond, Cores, Seconds, Tables, Time, Watts};
+use ecotone_types::{JobId, JobPurpose};
 
 const TABLE: &str = include_str!("golden/decisions.txt");
 const SIZE: u64 = 64 * MIB;
@@ -80,8 +80,8 @@ fn parse() -> Vec<Situation> {
                 now.level = after(&words, "level").map_or(1, number);
                 now.l0_tables = after(&words, "l0").map(number);
             }
-            "relocation" => {
-                now.purpose = JobPurpose::Relocation;
+            "gc" => {
+                now.purpose = JobPurpose::Gc;
                 now.level = after(&words, "level").map_or(1, number);
                 now.l0_tables = after(&words, "l0").map(number);
             }
@@ -93,7 +93,7 @@ fn parse() -> Vec<Situation> {
     situations
 }
 
-fn decide(situation: &Situation) -> (Place, Federation) {
+fn decide(situation: &Situation) -> (Placement, Federation) {
     let mut names: Vec<&str> = situation.servers.iter().map(|(sample, _)| sample.server.as_str()).collect();
     if !names.contains(&situation.owner.as_str()) {
         names.push(&situation.owner);
@@ -145,7 +145,7 @@ fn decide(situation: &Situation) -> (Place, Federation) {
 /// Gives `worker` a job of `owner`, which fails.
 fn fail_one_job(federation: &mut Federation, owner: &str, worker: &str) {
     let place = federation.ready(owner, 1, SIZE, 0, Some(14));
-    assert!(matches!(&place, Place::Worker { worker: chosen, .. } if chosen.as_str() == worker), "{place}");
+    assert!(matches!(&place, Placement::Worker { worker: chosen, .. } if chosen.as_str() == worker), "{place}");
     let outcome = OffloadOutcome::Failed { worker: id(worker), reason: FailureReason::HeartbeatLost };
     let now = federation.now;
     let commands = federation.core(&id(owner)).handle(now, Event::OffloadEnded { job: JobId(1), outcome });
@@ -181,7 +181,7 @@ fn every_situation_is_decided_as_the_papers_say() {
 #[test]
 fn an_offload_says_what_is_expected_and_when_to_give_up() {
     let situation = &parse()[0];
-    let (Place::Worker { prediction, deadline, .. }, _) = decide(situation) else { panic!("it is offloaded") };
+    let (Placement::Worker { prediction, deadline, .. }, _) = decide(situation) else { panic!("it is offloaded") };
     assert!((prediction.seconds.0 - 1.8).abs() < 0.02, "{prediction:?}");
     assert!((prediction.joules.0 - 34.0).abs() < 0.4, "{prediction:?}");
     assert_eq!(prediction.samples, 120);

@@ -6,12 +6,13 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{MIB, id, idle, report};
+use ecotone_policy::PolicyName;
 use ecotone_policy::machine::{
     Command, DeclineReason, Event, FailureReason, JobReport, LoadSample, LocalReason, OffloadOutcome, Parameters,
     PlacementAnswer, PlacementRequest, PolicyCore, Prediction,
 };
-use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Time, Watts};
-use ecotone_policy::{JobId, JobPurpose, PolicyName};
+use ecotone_types::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Time, Watts};
+use ecotone_types::{JobId, JobPurpose};
 use proptest::prelude::*;
 
 /// What a run of the machine has done with one job.
@@ -154,7 +155,7 @@ impl Driver {
                     deadline: deadline.map(Seconds),
                 })?;
                 prop_assert!(self.jobs.contains_key(&job), "{job} got no command");
-                let stays = purpose == JobPurpose::Relocation;
+                let stays = purpose == JobPurpose::Gc;
                 prop_assert!(!stays || self.jobs[&job] == State::Here, "{job} has its values here");
                 Ok(())
             }

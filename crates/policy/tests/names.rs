@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
+use ecotone_policy::PolicyName;
 use ecotone_policy::machine::{DeclineReason, LocalReason};
-use ecotone_policy::{Duty, JobPurpose, PolicyName, ServerId};
+use ecotone_types::{Duty, JobPurpose, ServerId};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};

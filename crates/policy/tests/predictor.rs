@@ -7,7 +7,7 @@ use common::{MIB, id, idle, report};
 use ecotone_policy::machine::{JobReport, Link, LoadSample, ModelKind, ModelParameters};
 use ecotone_policy::predictor::{Job, JobClass, Predictor};
 use ecotone_policy::prequential::relative_error;
-use ecotone_policy::units::{Bytes, BytesPerSecond, Seconds, Time, Watts};
+use ecotone_types::units::{Bytes, BytesPerSecond, Seconds, Time, Watts};
 
 const NOW: Time = Time::from_seconds(1.0);
 const SIZE: Bytes = Bytes::from_mib(64);

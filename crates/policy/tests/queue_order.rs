@@ -3,9 +3,9 @@
 
 use std::cmp::Ordering;
 
-use ecotone_policy::ServerId;
 use ecotone_policy::queue_order::{QueueLimits, ServerStatus, compare, head};
-use ecotone_policy::units::{BytesPerSecond, Cores};
+use ecotone_types::ServerId;
+use ecotone_types::units::{BytesPerSecond, Cores};
 use proptest::prelude::*;
 
 /// EdgePilot's own.
@@ -52,7 +52,7 @@ proptest! {
         if compare(a, b, LIMITS).is_lt() && compare(b, c, LIMITS).is_lt() {
             prop_assert!(compare(a, c, LIMITS).is_lt());
         }
-        // Whoever stands first is at least as good as the other in the words of the paper.
+        // Whoever comes first is at least as good as the other in the words of the paper.
         let (first, second) = if compare(a, b, LIMITS).is_lt() { (a, b) } else { (b, a) };
         prop_assert!(algorithm_2(first, second, LIMITS), "{:?} before {:?}", first, second);
         // And where the paper has no doubt, neither has the order.

@@ -7,7 +7,7 @@ use common::{MIB, idle};
 use ecotone_policy::machine::{LoadSample, RateParameters};
 use ecotone_policy::prequential::relative_error;
 use ecotone_policy::rate::InputRate;
-use ecotone_policy::units::{Bytes, BytesPerSecond};
+use ecotone_types::units::{Bytes, BytesPerSecond};
 
 fn at_rate(bytes_per_s: f64) -> LoadSample {
     LoadSample { input_bytes_per_s: BytesPerSecond(bytes_per_s), ..idle("a") }
@@ -124,7 +124,7 @@ fn old_flushes_are_forgotten_and_a_store_that_is_opened_anew_starts_afresh() {
 
 /// Out of a stall comes the load that went into it.
 #[test]
-fn a_stall_does_not_hide_what_is_offered() {
+fn a_stall_does_not_shadow_what_is_offered() {
     let stalled = |bytes_per_s: f64| LoadSample { stalled: true, ..at_rate(bytes_per_s) };
     let mut rate = InputRate::new(&RateParameters::default());
     // A store that is stalled from its first second on has nothing else to tell.

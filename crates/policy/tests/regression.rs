@@ -4,7 +4,7 @@
 use ecotone_policy::machine::{ModelParameters, Weighting};
 use ecotone_policy::prequential::{PrequentialError, relative_error};
 use ecotone_policy::regression::{Line, Regression, Weights};
-use ecotone_policy::units::Bytes;
+use ecotone_types::units::Bytes;
 use proptest::prelude::*;
 
 const MIB: f64 = 1048576.0;

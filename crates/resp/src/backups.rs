@@ -1,11 +1,13 @@
-//! Backups that clients take away (`BACKUP`): checkpoints of the store that are held while somebody copies their files.
+//! Backups that clients take away (`BACKUP`): checkpoints of the store that are held while somebody
+//! copies their files.
 //!
-//! Bounds: [`MAX_HELD`] checkpoints at a time. One of which nothing was asked for [`MAX_IDLE`] ends; so do all while the store refuses writes for want
-//! of space, since what they hold cannot be freed. The place of one that was idle for [`YIELDS_AFTER`] goes to who asks for another: a client
-//! that died keeps nobody from trying again.
+//! Bounds: [`MAX_HELD`] checkpoints at a time. One of which nothing was asked for [`MAX_IDLE`]
+//! ends; so do all while the store refuses writes for want of space, since what they hold cannot be
+//! freed. The place of one that was idle for [`YIELDS_AFTER`] goes to who asks for another: a
+//! client that died keeps nobody from trying again.
 //!
-//! Failure: whatever happens to the client, the server or the thread in here, the space of a checkpoint comes back: when it ends, when its time is over, or
-//! at the next start.
+//! Failure: whatever happens to the client, the server or the thread in here, the space of a
+//! checkpoint comes back: when it ends, when its time is over, or at the next start.
 //!
 //! Threads: any. One looks once a second at what is held, while anything is.
 
@@ -19,7 +21,7 @@ use ecotone_engine::{Error as StoreError, HeldCheckpoint};
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 
-use crate::keyspace::Keyspace;
+use ecotone_keyspace::Keyspace;
 
 /// Checkpoints that are held at a time, `BGSAVE`'s included.
 pub const MAX_HELD: usize = 4;
@@ -44,12 +46,12 @@ const LOOKS_EVERY: Duration = Duration::from_secs(1);
 pub struct Backups {
     state: Mutex<State>,
     /// What was done since the start.
-    pub counts: Counts,
+    pub counts: BackupCounts,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    held: Vec<Arc<Held>>,
+    held: Vec<Arc<BackupSnapshot>>,
     /// Checkpoints that are being made, and have a place already.
     begun: usize,
     watcher: Option<JoinHandle<()>>,
@@ -58,7 +60,7 @@ struct State {
 
 /// What was done since the start.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct BackupCounts {
     /// Backups of which who made them said that they are complete.
     pub completed: AtomicU64,
     /// Others that have ended.
@@ -71,7 +73,7 @@ pub struct Counts {
 
 /// A backup that is being made: the store as it was when it began.
 #[derive(Debug)]
-pub struct Held {
+pub struct BackupSnapshot {
     /// What it is asked for by.
     pub id: String,
     /// The moment, in ms since 1970.
@@ -107,7 +109,7 @@ pub enum BackupError {
     NoThread(std::io::Error),
 }
 
-impl Held {
+impl BackupSnapshot {
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.checkpoint.files().values().map(|file| file.bytes).sum()
@@ -124,7 +126,7 @@ impl Backups {
     /// # Errors
     ///
     /// See [`BackupError`].
-    pub fn begin(self: &Arc<Self>, keyspace: &Arc<Keyspace>) -> Result<Arc<Held>, BackupError> {
+    pub fn begin(self: &Arc<Self>, keyspace: &Arc<Keyspace>) -> Result<Arc<BackupSnapshot>, BackupError> {
         let (begun, yields) = {
             let mut state = self.state.lock();
             if state.has_stopped {
@@ -145,7 +147,7 @@ impl Backups {
         let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let checkpoint = store.hold_checkpoint()?;
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let held = Arc::new(Held {
+        let held = Arc::new(BackupSnapshot {
             id: format!("{time_ms:x}-{}", NEXT.fetch_add(1, Ordering::Relaxed)),
             time_ms,
             store: store.lineage()?,
@@ -168,7 +170,7 @@ impl Backups {
     /// # Errors
     ///
     /// [`BackupError::Unknown`].
-    pub fn find(&self, id: &[u8]) -> Result<Arc<Held>, BackupError> {
+    pub fn find(&self, id: &[u8]) -> Result<Arc<BackupSnapshot>, BackupError> {
         let state = self.state.lock();
         let held = state.held.iter().find(|held| held.id.as_bytes() == id).ok_or(BackupError::Unknown)?;
         *held.asked.lock() = Instant::now();
@@ -180,7 +182,7 @@ impl Backups {
     /// # Errors
     ///
     /// [`BackupError::Store`].
-    pub fn read(&self, held: &Held, file: &str, offset: u64, bytes: usize) -> Result<Vec<u8>, BackupError> {
+    pub fn read(&self, held: &BackupSnapshot, file: &str, offset: u64, bytes: usize) -> Result<Vec<u8>, BackupError> {
         let read = held.checkpoint.read(file, offset, bytes.min(MAX_READ_BYTES))?;
         self.counts.read_bytes.fetch_add(read.len() as u64, Ordering::Relaxed);
         *held.asked.lock() = Instant::now();
@@ -192,7 +194,7 @@ impl Backups {
     /// # Errors
     ///
     /// [`BackupError::Store`].
-    pub fn hash(&self, held: &Held, file: &str, offset: u64, bytes: u64) -> Result<String, BackupError> {
+    pub fn hash(&self, held: &BackupSnapshot, file: &str, offset: u64, bytes: u64) -> Result<String, BackupError> {
         let mut context = ring::digest::Context::new(&SHA256);
         let (mut at, end) = (offset, offset.saturating_add(bytes.min(MAX_HASHED_BYTES)));
         while at < end {
@@ -247,7 +249,7 @@ impl Backups {
         }
     }
 
-    fn give_up(&self, held: &Arc<Held>, why: &str) {
+    fn give_up(&self, held: &Arc<BackupSnapshot>, why: &str) {
         if self.forget(held) {
             self.counts.given_up.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(backup = held.id, why, "a backup was given up");
@@ -255,7 +257,7 @@ impl Backups {
     }
 
     /// Whether it was there. Its files go with who has it last.
-    fn forget(&self, held: &Arc<Held>) -> bool {
+    fn forget(&self, held: &Arc<BackupSnapshot>) -> bool {
         let mut state = self.state.lock();
         let before = state.held.len();
         state.held.retain(|other| !Arc::ptr_eq(other, held));
@@ -266,8 +268,8 @@ impl Backups {
     fn look(&self, keyspace: &Weak<Keyspace>) -> bool {
         let is_short = keyspace
             .upgrade()
-            .is_some_and(|keyspace| matches!(keyspace.store().check_room(), Err(StoreError::OutOfSpace { .. })));
-        let end = |held: &&Arc<Held>| is_short || held.idle() >= MAX_IDLE;
+            .is_some_and(|keyspace| matches!(keyspace.store().check_free_space(), Err(StoreError::OutOfSpace { .. })));
+        let end = |held: &&Arc<BackupSnapshot>| is_short || held.idle() >= MAX_IDLE;
         // Of the others none is kept from here: whoever ends one takes its files with it.
         let ended: Vec<_> = self.state.lock().held.iter().filter(end).cloned().collect();
         for held in ended {
@@ -291,7 +293,7 @@ impl Backups {
 
 impl State {
     /// The one that gives its place to another.
-    fn max_idle(&self) -> Option<Arc<Held>> {
+    fn max_idle(&self) -> Option<Arc<BackupSnapshot>> {
         let most = self.held.iter().max_by_key(|held| held.idle())?;
         (most.idle() >= YIELDS_AFTER).then(|| most.clone())
     }
@@ -363,7 +365,7 @@ mod tests {
     }
 
     /// As if nothing had been asked of it for so long.
-    fn rests(held: &Held, idle: Duration) {
+    fn rests(held: &BackupSnapshot, idle: Duration) {
         *held.asked.lock() = Instant::now().checked_sub(idle).unwrap();
     }
 

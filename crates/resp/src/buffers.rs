@@ -1,6 +1,7 @@
 //! What one client has in memory, for others to see: `CLIENT LIST` and `INFO`.
 //!
-//! Threads: the one that serves the client writes, any reads. Each figure is right by itself; several are of about one moment.
+//! Threads: the one that serves the client writes, any reads. Each figure is right by itself;
+//! several are of about one moment.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -77,7 +78,8 @@ impl Buffers {
 /// Bits of the most bytes in a [`Peak`]: a tebibyte.
 const PEAK_BITS: u32 = 40;
 
-/// The most bytes within a span of time and in the one before: the number of the span above, the bytes below. One thread notes.
+/// The most bytes within a span of time and in the one before: the number of the span above, the
+/// bytes below. One thread notes.
 #[derive(Debug, Default)]
 struct Peak(AtomicU64);
 

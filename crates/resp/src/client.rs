@@ -1,7 +1,7 @@
 //! What the server knows of one client.
 //!
-//! [`Client`] belongs to the thread that carries out its commands; [`ClientInfo`] is what others may see of it and do to it
-//! (`CLIENT LIST`, `CLIENT KILL`).
+//! [`Client`] belongs to the thread that carries out its commands; [`ClientInfo`] is what others
+//! may see of it and do to it (`CLIENT LIST`, `CLIENT KILL`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::buffers::Buffers;
 use crate::compactions::Following;
-use crate::keyspace::{Interest, Keyspace, Lost, Touched};
+use ecotone_keyspace::{CancelReason, CancellationSource, Keyspace, WatchFlag};
 
 /// One client, as the thread that serves it has it.
 #[derive(Debug)]
@@ -30,10 +30,11 @@ pub struct Client {
     /// What they take, about.
     pub watched_bytes: usize,
     /// Set when one of them is written.
-    pub touched: Touched,
+    pub watch_flag: WatchFlag,
     /// How often all keys had been removed when the first of them that was there was watched.
     pub cleared: Option<u64>,
-    /// What its connection does after the command. Who carries it out takes it, and leaves [`Then::Go`].
+    /// What its connection does after the command. Who carries it out takes it, and leaves
+    /// [`Then::Go`].
     pub then: Then,
     /// The compaction that it waits for, which ends when this is dropped.
     pub follows: Option<Following>,
@@ -68,9 +69,11 @@ pub enum Then {
     /// Goes on.
     #[default]
     Go,
-    /// Sends what the commands before it replied; its own reply, and what follows, only after a while.
+    /// Sends what the commands before it replied; its own reply, and what follows, only after a
+    /// while.
     Rest(Duration),
-    /// The same until what the client [follows](Client::follows) is over, whose failure takes the place of its own reply.
+    /// The same until what the client [follows](Client::follows) is over, whose failure takes the
+    /// place of its own reply.
     Follow,
     /// Sends what was replied and closes.
     Close,
@@ -85,7 +88,7 @@ impl Client {
             transaction: None,
             watched: HashMap::new(),
             watched_bytes: 0,
-            touched: Touched::default(),
+            watch_flag: WatchFlag::default(),
             cleared: None,
             then: Then::Go,
             follows: None,
@@ -105,9 +108,9 @@ impl Client {
     /// Watches nothing from now on.
     pub fn unwatch(&mut self, keyspace: &Keyspace) {
         for (key, _) in std::mem::take(&mut self.watched) {
-            keyspace.watches().remove(&key, &self.touched);
+            keyspace.watches().remove(&key, &self.watch_flag);
         }
-        self.touched = Touched::default();
+        self.watch_flag = WatchFlag::default();
         self.cleared = None;
         self.watched_bytes = 0;
         self.info.watched.store(0, Ordering::Relaxed);
@@ -141,7 +144,7 @@ pub struct ClientInfo {
     pub queued: AtomicI64,
     /// Keys watched.
     pub watched: AtomicUsize,
-    /// The descriptor of its socket; -1 before it has been dealt to a thread.
+    /// The descriptor of its socket; -1 before it is assigned to an event loop.
     pub descriptor: AtomicI32,
     /// What it has in memory.
     pub buffers: Buffers,
@@ -152,10 +155,10 @@ pub struct ClientInfo {
     /// `CLIENT KILL`.
     pub is_killed: AtomicBool,
     /// Whether it waits for what it has asked for, as far as is known.
-    pub interest: Arc<Interest>,
-    /// Whether what it has asked for is carried out by a thread that may wait, or waits for one. Who serves its connection looks whether it is
-    /// still there, then.
-    pub is_handed_on: AtomicBool,
+    pub cancellation: Arc<CancellationSource>,
+    /// Whether what it has asked for is carried out by a thread that may wait, or waits for one.
+    /// Who serves its connection looks whether it is still there, then.
+    pub is_blocking: AtomicBool,
     /// Told when it is killed.
     killed: Notify,
 }
@@ -164,7 +167,7 @@ impl ClientInfo {
     /// Closes its connection as soon as its thread looks.
     pub fn kill(&self) {
         self.is_killed.store(true, Ordering::Release);
-        self.interest.lose(Lost::Killed);
+        self.cancellation.cancel(CancelReason::Killed);
         self.killed.notify_waiters();
     }
 
@@ -198,7 +201,8 @@ impl ClientInfo {
         self.since.elapsed().as_millis() as u64
     }
 
-    /// Whether `MULTI` was sent, and the transaction has not ended; it has not while `EXEC` is carried out.
+    /// Whether `MULTI` was sent, and the transaction has not ended; it has not while `EXEC` is
+    /// carried out.
     pub fn is_in_transaction(&self) -> bool {
         self.queued.load(Ordering::Relaxed) >= 0
     }
@@ -242,8 +246,8 @@ impl Clients {
             is_no_evict: AtomicBool::new(false),
             is_no_touch: AtomicBool::new(false),
             is_killed: AtomicBool::new(false),
-            interest: Arc::default(),
-            is_handed_on: AtomicBool::new(false),
+            cancellation: Arc::default(),
+            is_blocking: AtomicBool::new(false),
             killed: Notify::new(),
         });
         connected.insert(id, info.clone());

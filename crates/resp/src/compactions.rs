@@ -1,10 +1,12 @@
 //! Compactions of everything that clients ask for (`COMPACT`).
 //!
-//! Invariants: at most one runs. One whose client waits for it ends, between two pieces, when that client goes; one in the background ends when it is done or told to.
+//! Invariants: at most one runs. One whose client waits for it ends, between two pieces, when that
+//! client goes; one in the background ends when it is done or told to.
 //!
 //! Failure: what was compacted before one failed or was ended stays so.
 //!
-//! Threads: any may ask. The compaction has a thread of its own, which ends with it, so that no thread that serves clients waits.
+//! Threads: any may ask. The compaction has a thread of its own, which ends with it, so that no
+//! thread that serves clients waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +17,7 @@ use ecotone_engine::{CompactionProgress, CompactionStage, Error as StoreError};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::keyspace::Keyspace;
+use ecotone_keyspace::Keyspace;
 
 /// The compactions of one store.
 #[derive(Debug, Default)]
@@ -28,7 +30,7 @@ pub struct Compactions {
 #[derive(Debug)]
 struct Job {
     began: Instant,
-    is_unwanted: AtomicBool,
+    is_cancelled: AtomicBool,
     progress: Mutex<CompactionProgress>,
     ended: watch::Sender<Option<Ended>>,
 }
@@ -87,7 +89,7 @@ impl Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
-        self.job.is_unwanted.store(true, Ordering::Relaxed);
+        self.job.is_cancelled.store(true, Ordering::Relaxed);
     }
 }
 
@@ -125,7 +127,7 @@ impl Compactions {
         }
         let job = Arc::new(Job {
             began: Instant::now(),
-            is_unwanted: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
             progress: Mutex::default(),
             ended: watch::Sender::new(None),
         });
@@ -141,7 +143,7 @@ impl Compactions {
     pub fn end(&self) -> bool {
         let last = self.last.lock();
         let Some(job) = last.as_ref().filter(|job| job.runs()) else { return false };
-        job.is_unwanted.store(true, Ordering::Relaxed);
+        job.is_cancelled.store(true, Ordering::Relaxed);
         true
     }
 
@@ -193,7 +195,7 @@ impl Running {
         let job = &self.0;
         let mut goes_on = |progress: &CompactionProgress| {
             *job.progress.lock() = *progress;
-            !job.is_unwanted.load(Ordering::Relaxed)
+            !job.is_cancelled.load(Ordering::Relaxed)
         };
         let outcome = match keyspace.store().compact_all(&mut goes_on) {
             Ok(progress) => {
@@ -229,7 +231,7 @@ mod tests {
         let ended = watch::Sender::new(None);
         let job = Arc::new(Job {
             began: Instant::now(),
-            is_unwanted: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
             progress: Mutex::default(),
             ended,
         });

@@ -1,4 +1,5 @@
-//! How times are distributed: counts in buckets that grow by the power of two, so that a time finds its bucket without a search.
+//! How times are distributed: counts in buckets that grow by the power of two, so that a time finds
+//! its bucket without a search.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,7 +7,8 @@ use std::time::Duration;
 /// The first bucket holds times up to 2^`MIN_BITS` nanoseconds, about a microsecond.
 const MIN_BITS: u32 = 10;
 
-/// The last bucket but one holds times up to 2^`MAX_BITS` nanoseconds, about 4.3 seconds; the last what is longer.
+/// The last bucket but one holds times up to 2^`MAX_BITS` nanoseconds, about 4.3 seconds; the last
+/// what is longer.
 const MAX_BITS: u32 = 32;
 
 /// Buckets, the one for the longest times included.
@@ -32,7 +34,8 @@ impl Histogram {
         std::array::from_fn(|bucket| self.0[bucket].load(Ordering::Relaxed))
     }
 
-    /// A time in seconds that `percentile` of 100 did not exceed: the bound of a bucket. Nothing was counted: none.
+    /// A time in seconds that `percentile` of 100 did not exceed: the bound of a bucket. Nothing
+    /// was counted: none.
     pub fn percentile_s(&self, percentile: f64) -> Option<f64> {
         let counts = self.counts();
         let all: u64 = counts.iter().sum();

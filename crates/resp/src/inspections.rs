@@ -1,7 +1,9 @@
-//! Inspections that clients ask for (`INSPECT`): whether all of the store is as it was written, and where its bytes are.
+//! Inspections that clients ask for (`INSPECT`): whether all of the store is as it was written, and
+//! where its bytes are.
 //!
-//! Invariants: at most one runs. It belongs to the client that began it, and ends with its connection. What came of it is kept for that
-//! client until it asks, or for [`KEPT`]. It works for half of the time at most, on a thread with the least priority.
+//! Invariants: at most one runs. It belongs to the client that began it, and ends with its
+//! connection. What came of it is kept for that client until it asks, or for [`KEPT`]. It works for
+//! half of the time at most, on a thread with the least priority.
 //!
 //! Failure: an inspection that cannot be made says why, and has changed nothing.
 //!
@@ -17,9 +19,10 @@ use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
 use crate::client::ClientInfo;
-use crate::keyspace::Keyspace;
+use ecotone_keyspace::Keyspace;
 
-/// What came of an inspection is kept so long for a client that does not ask, while another wants to begin one.
+/// What came of an inspection is kept so long for a client that does not ask, while another wants
+/// to begin one.
 const KEPT: Duration = Duration::from_secs(60);
 
 /// The longest rest between two steps: who ends an inspection waits no longer for it to be seen.
@@ -111,7 +114,8 @@ impl Inspection {
 }
 
 impl Inspections {
-    /// Begins an inspection for `client` on a thread of its own. One of the same client that has ended is forgotten.
+    /// Begins an inspection for `client` on a thread of its own. One of the same client that has
+    /// ended is forgotten.
     ///
     /// # Errors
     ///
@@ -145,7 +149,8 @@ impl Inspections {
         let running = Running { inspections: self.clone(), outcome: None };
         let keyspace = keyspace.clone();
         let thread = std::thread::Builder::new().name("inspection".into()).spawn(move || {
-            // Whether the kernel grants that or not, it is slower than who serves clients, since it rests.
+            // Whether the kernel grants that or not, it is slower than who serves clients, since it
+            // rests.
             let _ = rustix::process::setpriority_process(None, NICE);
             running.run(keyspace.store(), question);
         });
@@ -261,7 +266,7 @@ impl Drop for Running {
 }
 
 fn has_room(store: &Store) -> bool {
-    store.room_at_once().is_none_or(|room| !room.writes_refused)
+    store.try_free_space().is_none_or(|room| !room.writes_refused)
 }
 
 fn space(store: &Store, exact: bool) -> Result<Option<Value>, StoreError> {

@@ -1,24 +1,23 @@
 //! The Redis protocol and its commands, over a store.
 //!
-//! From the bottom: [`memory`] is what all clients together take, [`buffers`] what one has; [`protocol`] is bytes; [`keyspace`] is typed keys with expiry, changed
-//! under latches and committed in groups; [`collections`] is how those lie in the store; [`command`] has one file for each family of commands; [`execute`] carries out one request; [`serve`] is connections and threads.
+//! From the bottom: [`buffers`] is what one client has in memory; [`protocol`] is bytes;
+//! [`command`] has one file for each family of commands; [`execute`] carries out one request;
+//! [`serve`] is connections and threads. The keys themselves, and how collections lie in the store,
+//! are the crate `keyspace`.
 //!
-//! What must never be in here: files and tables (that is `engine`), the configuration file, HTTP and the wiring of a server (that is
-//! `server`).
+//! What must never be in here: files and tables (that is `engine`), how keys lie in the store (that
+//! is `keyspace`), the configuration file, HTTP and the wiring of a server (that is `server`).
 
 pub mod backups;
 pub mod buffers;
 pub mod client;
-pub mod collections;
+pub mod client_events;
 pub mod command;
 pub mod compactions;
-pub mod error;
 pub mod execute;
 pub mod histogram;
+pub mod host;
 pub mod inspections;
-pub mod keyspace;
-pub mod memory;
-pub mod occasions;
 mod process;
 pub mod protocol;
 pub mod saves;

@@ -4,7 +4,7 @@ use std::fs::read_to_string;
 
 /// Bytes in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Memory {
+pub(crate) struct ProcessMemory {
     /// Of this process, now.
     pub resident_bytes: u64,
     /// The most that it had.
@@ -13,11 +13,11 @@ pub(crate) struct Memory {
     pub system_bytes: u64,
 }
 
-pub(crate) fn memory() -> Memory {
+pub(crate) fn memory() -> ProcessMemory {
     let status = read_to_string("/proc/self/status").unwrap_or_default();
     let machine = read_to_string("/proc/meminfo").unwrap_or_default();
     let resident_bytes = kilobytes(&status, "VmRSS:");
-    Memory {
+    ProcessMemory {
         resident_bytes,
         // The two are not written at the same instant.
         peak_bytes: kilobytes(&status, "VmHWM:").max(resident_bytes),
@@ -38,7 +38,8 @@ const TICKS_PER_S: f64 = 100.0;
 /// Seconds of the processor, in the program and in the system for it.
 pub(crate) fn cpu_s() -> Option<(f64, f64)> {
     let stat = read_to_string("/proc/self/stat").ok()?;
-    // The name, in parentheses, may hold anything; behind it comes field 3. See proc_pid_stat(5): utime is 14, stime 15.
+    // The name, in parentheses, may hold anything; behind it comes field 3. See proc_pid_stat(5):
+    // utime is 14, stime 15.
     let (_, behind) = stat.rsplit_once(')')?;
     let mut fields = behind.split_whitespace().skip(14 - 3).map(str::parse::<f64>);
     Some((fields.next()?.ok()? / TICKS_PER_S, fields.next()?.ok()? / TICKS_PER_S))

@@ -1,9 +1,11 @@
-//! Saves that clients ask for (`SAVE`, `BGSAVE`): everything in memory goes into tables, and the log to the device. Where the server has a place
-//! for backups `BGSAVE` makes one instead.
+//! Saves that clients ask for (`SAVE`, `BGSAVE`): everything in memory goes into tables, and the
+//! log to the device. Where the server has a place for backups `BGSAVE` makes one instead.
 //!
-//! What a client was told is kept by the log already, as far as the store's durability says. A save is for those who want it now.
+//! What a client was told is kept by the log already, as far as the store's durability says. A save
+//! is for those who want it now.
 //!
-//! Invariants: at most one save runs. Failure: a save that fails has lost nothing; the next one tries again, and a backup goes on where it ended.
+//! Invariants: at most one save runs. Failure: a save that fails has lost nothing; the next one
+//! tries again, and a backup goes on where it ended.
 //!
 //! Threads: any. A save in the background has a thread of its own, which ends with it.
 
@@ -16,8 +18,8 @@ use ecotone_engine::{Error as StoreError, Store};
 use parking_lot::Mutex;
 
 use crate::backups::{BackupError, Backups};
-use crate::keyspace::Keyspace;
-use crate::service::BackupTarget;
+use crate::host::BackupTarget;
+use ecotone_keyspace::Keyspace;
 
 /// The saves of one store.
 #[derive(Debug)]
@@ -38,7 +40,8 @@ struct State {
 /// What is known of saves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Saved {
-    /// When the last one that succeeded ended, in seconds since 1970; before the first, when the server began.
+    /// When the last one that succeeded ended, in seconds since 1970; before the first, when the
+    /// server began.
     pub at_s: u64,
     /// Keys that the store had written by then, since it was opened.
     pub keys_written: u64,
@@ -102,7 +105,8 @@ impl Saves {
     ///
     /// # Errors
     ///
-    /// See [`SaveError`]; what the store says of it comes later, into the log and [`Saved::background_succeeded`].
+    /// See [`SaveError`]; what the store says of it comes later, into the log and
+    /// [`Saved::background_succeeded`].
     pub fn save_in_background(
         self: &Arc<Self>,
         keyspace: &Arc<Keyspace>,
@@ -182,7 +186,8 @@ impl Running {
         let keys_written = keyspace.store().counters().keys_written;
         let held = backups.begin(keyspace)?;
         let id = held.id.as_bytes();
-        // It may be given up meanwhile: for want of space, or since it takes too long to write a file.
+        // It may be given up meanwhile: for want of space, or since it takes too long to write a
+        // file.
         let goes_on = || !self.saves.stops.load(Ordering::Relaxed) && backups.find(id).is_ok();
         let copied = target.copy(backups, &held, &goes_on);
         let ended = backups.end(id, copied.is_ok());

@@ -9,21 +9,23 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
-use crate::backups::{Backups, Held};
+use crate::backups::Backups;
 use crate::client::{ClientInfo, Clients};
+use crate::client_events::ClientEvents;
 use crate::compactions::Compactions;
 use crate::histogram::Times;
+use crate::host::Host;
 use crate::inspections::Inspections;
-use crate::keyspace::Keyspace;
-pub use crate::memory::SMALL_BYTES;
-use crate::occasions::Occasions;
 use crate::process;
 use crate::saves::Saves;
 use crate::serve::CertificateEnds;
 use crate::slowlog::Slowlog;
 use crate::usage::{Loops, Rates, Usage};
+use ecotone_keyspace::Keyspace;
+pub use ecotone_keyspace::memory::SMALL_BYTES;
 
-/// What a client takes that is there and keeps nothing, about: what is known of it, the state of its connection, and the task that serves it.
+/// What a client takes that is there and keeps nothing, about: what is known of it, the state of
+/// its connection, and the task that serves it.
 pub const CLIENT_BYTES: usize = 4 * 1024;
 
 /// The version of Redis that clients may take this server for.
@@ -42,7 +44,7 @@ pub struct Service {
     /// Counts since the start.
     pub statistics: Statistics,
     /// What clients were disconnected for since the start.
-    pub occasions: Occasions,
+    pub client_events: ClientEvents,
     /// Commands that took long.
     pub slowlog: Slowlog,
     /// The server around it.
@@ -72,8 +74,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Serves `keyspace` from now on.
-    pub fn new(keyspace: Arc<Keyspace>, limits: Limits, host: Arc<dyn Host>) -> Self {
+    /// Serves `keyspace` from now on, and counts in `usage`.
+    pub(crate) fn with_usage(keyspace: Arc<Keyspace>, limits: Limits, host: Arc<dyn Host>, usage: Usage) -> Self {
         keyspace.memory().limit_to(limits.memory_bytes);
         Self {
             clients: Clients::default(),
@@ -82,8 +84,8 @@ impl Service {
             slowlog: Slowlog::new(limits.slow_after),
             limits: RwLock::new(Arc::new(limits)),
             limits_changed: watch::Sender::new(()),
-            statistics: Statistics::default(),
-            occasions: Occasions::default(),
+            statistics: Statistics { usage, ..Statistics::default() },
+            client_events: ClientEvents::default(),
             host,
             saves: Arc::default(),
             inspections: Arc::default(),
@@ -98,7 +100,8 @@ impl Service {
         }
     }
 
-    /// From now on these limits hold, also for clients that are connected. Only whether a client gave a password is not asked again.
+    /// From now on these limits hold, also for clients that are connected. Only whether a client
+    /// gave a password is not asked again.
     pub fn set_limits(&self, limits: Limits) {
         self.keyspace.memory().limit_to(limits.memory_bytes);
         self.slowlog.set_slow_after(limits.slow_after);
@@ -108,13 +111,15 @@ impl Service {
 }
 
 impl Service {
-    /// Bytes of all clients: what their connections keep and their commands take, and what each takes that is only there.
+    /// Bytes of all clients: what their connections keep and their commands take, and what each
+    /// takes that is only there.
     pub fn clients_bytes(&self) -> u64 {
         let own = self.clients.len() * CLIENT_BYTES;
         (self.client_memory.load(Ordering::Relaxed) + own) as u64
     }
 
-    /// Whether a client that keeps `bytes` beside its connection may not, because all together keep too much.
+    /// Whether a client that keeps `bytes` beside its connection may not, because all together keep
+    /// too much.
     pub fn is_short_of_memory(&self, bytes: usize) -> bool {
         bytes > SMALL_BYTES && self.client_memory.load(Ordering::Relaxed) >= self.limits.read().memory_bytes
     }
@@ -127,93 +132,9 @@ fn run_id() -> String {
     digits
 }
 
-/// The server around the protocol: what its commands need and a store does not know.
-pub trait Host: Send + Sync {
-    /// Sections of `INFO`: name, and lines of key and value. `name` is what was asked for, in lower case: a section, `default`, `all` or
-    /// `everything`. Lines of a section that the protocol has itself (`server`, `memory`) are added to it.
-    fn info(&self, name: &str) -> Vec<InfoSection>;
-
-    /// The settings whose names match one of the lower-case glob patterns, by name.
-    fn settings(&self, matches: &dyn Fn(&str) -> bool) -> BTreeMap<String, String>;
-
-    /// Whether the value of a setting is a password. `name` is in lower case.
-    fn is_secret(&self, name: &str) -> bool;
-
-    /// The allocator of the process; `None`: the C library's.
-    fn allocator(&self) -> Option<&dyn Allocator> {
-        None
-    }
-
-    /// Changes settings, all or none. Names are as the client wrote them, in any case. The error is a text without code word.
-    ///
-    /// # Errors
-    ///
-    /// Which setting, and why.
-    fn change(&self, settings: &[(String, String)]) -> Result<(), String>;
-
-    /// Writes the settings into the file they came from.
-    ///
-    /// # Errors
-    ///
-    /// Why not.
-    fn rewrite(&self) -> Result<(), String>;
-
-    /// Where `BGSAVE` makes a backup; `None`: nowhere, and it writes what is in memory into tables.
-    fn backup_target(&self) -> Option<Arc<dyn BackupTarget>> {
-        None
-    }
-
-    /// A client asks the server to stop. It returns at once; the server stops after. What was acknowledged is made durable.
-    fn shut_down(&self);
-}
-
-/// Where backups lie that the server makes by itself.
-pub trait BackupTarget: Send + Sync {
-    /// Copies there what is not there yet. It takes long; `goes_on` says now and then whether it may go on.
-    ///
-    /// # Errors
-    ///
-    /// Why there is no backup, and what to do.
-    fn copy(&self, backups: &Backups, held: &Arc<Held>, goes_on: &dyn Fn() -> bool) -> Result<(), String>;
-}
-
-/// The allocator of the process, as far as it can be asked. Any thread may.
-pub trait Allocator: Send + Sync {
-    /// Its name and version, as Redis writes them: `jemalloc-5.3.1`.
-    fn name(&self) -> String;
-
-    /// What it has given out and holds; `None`: it does not say.
-    fn counts(&self) -> Option<AllocatorCounts>;
-
-    /// All that it tells of itself, for people.
-    fn report(&self) -> String;
-
-    /// Gives back to the system what nobody uses, at once: some milliseconds where that is much. `false`: it cannot.
-    fn purge(&self) -> bool;
-}
-
-/// Bytes of an [`Allocator`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct AllocatorCounts {
-    /// Given out.
-    pub allocated: u64,
-    /// In pages of which something is given out.
-    pub active: u64,
-    /// In memory, with pages that are kept and what it needs for itself.
-    pub resident: u64,
-}
-
-/// A section of `INFO`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InfoSection {
-    /// As in `# Name`.
-    pub name: &'static str,
-    /// Keys and values.
-    pub lines: Vec<(String, String)>,
-}
-
-/// Bounds of what clients may take. Each refusal names its limit as the configuration does; that of `argument_bytes` has Redis' text. How many
-/// arguments a request has is no setting: see [`request::Limits`](crate::protocol::request::Limits::DEFAULT).
+/// Bounds of what clients may take. Each refusal names its limit as the configuration does; that of
+/// `argument_bytes` has Redis' text. How many arguments a request has is no setting: see
+/// [`request::Limits`](crate::protocol::request::Limits::DEFAULT).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Clients at a time.
@@ -232,8 +153,9 @@ pub struct Limits {
     pub send: Duration,
     /// Bytes of commands queued by `MULTI`, and of keys that one client watches.
     pub transaction_bytes: usize,
-    /// Bytes that all clients together may take: requests that have not come whole, replies that were not sent, what they queued, and what
-    /// commands collect, build and write until it is replied and committed.
+    /// Bytes that all clients together may take: requests that have not come whole, replies that
+    /// were not sent, what they queued, and what commands collect, build and write until it is
+    /// replied and committed.
     pub memory_bytes: usize,
     /// Passwords: none is asked for if there is none.
     pub password: Option<String>,
@@ -289,9 +211,10 @@ impl Limits {
     /// Bytes of replies that are sent before more of what their client has asked is carried out.
     pub const ROUND_REPLY_BYTES: usize = 256 * 1024;
 
-    /// What [`output_bytes`](Self::output_bytes) must have beyond [`argument_bytes`](Self::argument_bytes), so that the longest string can be read
-    /// wherever a client asks for it: in a pipeline behind the replies that are sent together with it, and in a transaction behind about
-    /// as much of the commands before it.
+    /// What [`output_bytes`](Self::output_bytes) must have beyond
+    /// [`argument_bytes`](Self::argument_bytes), so that the longest string can be read wherever a
+    /// client asks for it: in a pipeline behind the replies that are sent together with it, and in
+    /// a transaction behind about as much of the commands before it.
     pub const AROUND_LONGEST_BYTES: usize = 2 * Self::ROUND_REPLY_BYTES;
 }
 
@@ -337,26 +260,27 @@ pub struct Statistics {
     pub misses: AtomicU64,
     /// Replies that were errors.
     pub errors: AtomicU64,
-    /// From the receipt of requests until their replies may be sent, commits and rests of writers included: what a client waits for here.
-    /// Requests that came together count once.
+    /// From the receipt of requests until their replies may be sent, commits and rests of writers
+    /// included: what a client waits for here. Requests that came together count once.
     pub responses: Times,
-    /// Lanes that serve clients now.
-    pub lanes: AtomicUsize,
+    /// Event loops that serve clients now.
+    pub event_loops: AtomicUsize,
     /// Clients that wait for the device, or for a thread that may wait.
     pub waiting: AtomicUsize,
     /// How often one waited until the kernel had read what was not in memory.
     pub reads_awaited: AtomicU64,
-    /// How often one was handed on to a thread that may wait.
-    pub handed_on: AtomicU64,
+    /// How often one was moved to a blocking thread to a thread that may wait.
+    pub blocking_requests: AtomicU64,
     /// By the error's code word.
     pub errors_by_word: Mutex<BTreeMap<String, u64>>,
     /// By command.
     pub usage: Usage,
     /// Passwords that were wrong. They count on over `CONFIG RESETSTAT`, as in Redis.
     pub wrong_passwords: AtomicU64,
-    /// The lanes' turns.
+    /// The event loops' turns.
     pub loops: Loops,
-    /// Of commands, bytes received and bytes sent, turns of lanes and the microseconds that those took.
+    /// Of commands, bytes received and bytes sent, turns of event loops and the microseconds that
+    /// those took.
     pub rates: Rates,
 }
 
@@ -382,7 +306,7 @@ impl Statistics {
             &self.misses,
             &self.errors,
             &self.reads_awaited,
-            &self.handed_on,
+            &self.blocking_requests,
         ] {
             count.store(0, Ordering::Relaxed);
         }

@@ -1,6 +1,7 @@
 //! Commands that took long (`SLOWLOG`).
 //!
-//! Bounds: so many entries as [`crate::service::Limits`] says, each of at most [`MAX_ARGUMENTS`] arguments of [`MAX_BYTES`] bytes: Redis'.
+//! Bounds: so many entries as [`crate::service::Limits`] says, each of at most [`MAX_ARGUMENTS`]
+//! arguments of [`MAX_BYTES`] bytes: Redis'.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,12 +21,12 @@ pub struct Slowlog {
     /// What takes so long is slow; the most there is: nothing.
     slow_after_ns: AtomicU64,
     next_id: AtomicU64,
-    entries: Mutex<VecDeque<Slow>>,
+    entries: Mutex<VecDeque<SlowlogEntry>>,
 }
 
 /// A command that took long.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slow {
+pub struct SlowlogEntry {
     /// Its number, from 0.
     pub id: u64,
     /// When, in seconds since 1970.
@@ -51,7 +52,8 @@ impl Slowlog {
         self.slow_after_ns.store(in_ns(slow_after), Ordering::Relaxed);
     }
 
-    /// Whether a command that took so long is noted. Asked after each one: it costs a look at a number that hardly ever changes.
+    /// Whether a command that took so long is noted. Asked after each one: it costs a look at a
+    /// number that hardly ever changes.
     #[inline]
     pub fn is_slow(&self, took: Duration) -> bool {
         let slow_after_ns = self.slow_after_ns.load(Ordering::Relaxed);
@@ -66,14 +68,14 @@ impl Slowlog {
             short.push(format!("... ({} more arguments)", arguments.len() - kept).into_bytes());
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let slow = Slow { id, at_s, took, arguments: short, address: address.to_owned(), name: name.to_vec() };
+        let slow = SlowlogEntry { id, at_s, took, arguments: short, address: address.to_owned(), name: name.to_vec() };
         let mut entries = self.entries.lock();
         entries.push_front(slow);
         entries.truncate(most);
     }
 
     /// The newest first, at most `most`.
-    pub fn newest(&self, most: usize) -> Vec<Slow> {
+    pub fn newest(&self, most: usize) -> Vec<SlowlogEntry> {
         self.entries.lock().iter().take(most).cloned().collect()
     }
 

@@ -1,4 +1,5 @@
-//! What was asked of the server: for each command (`INFO commandstats`), and how fast (`INFO stats`).
+//! What was asked of the server: for each command (`INFO commandstats`), and how fast (`INFO
+//! stats`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -6,23 +7,27 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::runtime::RuntimeMetrics;
 
-use crate::command::{Command, table};
 use crate::histogram::Histogram;
 
 /// Counts for each command and subcommand of the table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Usage {
-    /// By the addresses of the table's entries, ascending.
-    counts: Box<[Counts]>,
-    /// Those addresses, which are looked through for each command.
-    addresses: Box<[usize]>,
+    /// By id, ascending.
+    counts: Box<[CommandCounts]>,
+    /// Those ids, which are looked through for each command.
+    ids: Box<[usize]>,
 }
 
 /// What was asked of one command.
 #[derive(Debug)]
-pub struct Counts {
-    /// The command.
-    pub command: &'static Command,
+pub struct CommandCounts {
+    id: usize,
+    /// The command's name, in lower case; a subcommand's as `container|name`.
+    pub name: &'static str,
+    /// Its family.
+    pub group: &'static str,
+    /// See [`flag`](crate::command::flag).
+    pub flags: u32,
     /// How often it was carried out.
     pub calls: AtomicU64,
     /// How long that took in all.
@@ -35,28 +40,30 @@ pub struct Counts {
     pub failed: AtomicU64,
 }
 
-impl Default for Usage {
-    fn default() -> Self {
-        let counts = |command| Counts {
-            command,
+impl Usage {
+    /// For commands by id, name, family and flags.
+    pub(crate) fn of(commands: impl Iterator<Item = (usize, &'static str, &'static str, u32)>) -> Self {
+        let counts = |(id, name, group, flags)| CommandCounts {
+            id,
+            name,
+            group,
+            flags,
             calls: AtomicU64::new(0),
             took_ns: AtomicU64::new(0),
             times: Histogram::default(),
             refused: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         };
-        let mut counts: Box<[Counts]> = table::all_with_subcommands().map(counts).collect();
-        counts.sort_unstable_by_key(|counts| address(counts.command));
-        let addresses = counts.iter().map(|counts| address(counts.command)).collect();
-        Self { counts, addresses }
+        let mut counts: Box<[CommandCounts]> = commands.map(counts).collect();
+        counts.sort_unstable_by_key(|counts| counts.id);
+        let ids = counts.iter().map(|counts| counts.id).collect();
+        Self { counts, ids }
     }
-}
 
-impl Usage {
     /// A command was carried out.
     #[inline]
-    pub fn carried_out(&self, command: &'static Command, took: Duration, has_failed: bool) {
-        let Some(counts) = self.of(command) else { return };
+    pub fn carried_out(&self, id: usize, took: Duration, has_failed: bool) {
+        let Some(counts) = self.counts_of(id) else { return };
         counts.calls.fetch_add(1, Ordering::Relaxed);
         counts.took_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
         counts.times.record(took);
@@ -66,21 +73,21 @@ impl Usage {
     }
 
     /// A command was refused before it was carried out.
-    pub fn refused(&self, command: &'static Command) {
-        if let Some(counts) = self.of(command) {
+    pub fn refused(&self, id: usize) {
+        if let Some(counts) = self.counts_of(id) {
             counts.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// All commands that something was asked of.
-    pub fn used(&self) -> impl Iterator<Item = &Counts> {
+    pub fn used(&self) -> impl Iterator<Item = &CommandCounts> {
         self.counts
             .iter()
             .filter(|counts| counts.calls.load(Ordering::Relaxed) > 0 || counts.refused.load(Ordering::Relaxed) > 0)
     }
 
     /// All commands.
-    pub fn all(&self) -> &[Counts] {
+    pub fn all(&self) -> &[CommandCounts] {
         &self.counts
     }
 
@@ -94,44 +101,45 @@ impl Usage {
         }
     }
 
-    /// Microseconds in all commands. What a transaction's commands took counts with those, and not with its end.
+    /// Microseconds in all commands. What a transaction's commands took counts with those, and not
+    /// with its end.
     pub fn took_us(&self) -> u64 {
-        let counts = self.counts.iter().filter(|counts| counts.command.name != "exec");
+        let counts = self.counts.iter().filter(|counts| counts.name != "exec");
         counts.map(|counts| counts.took_ns.load(Ordering::Relaxed)).sum::<u64>() / 1000
     }
 
-    fn of(&self, command: &'static Command) -> Option<&Counts> {
-        let place = self.addresses.binary_search(&address(command)).ok()?;
-        Some(&self.counts[place])
+    fn counts_of(&self, id: usize) -> Option<&CommandCounts> {
+        let index = self.ids.binary_search(&id).ok()?;
+        Some(&self.counts[index])
     }
 }
 
-fn address(command: &'static Command) -> usize {
-    std::ptr::from_ref(command).addr()
-}
-
-/// What the lanes' threads do: each turn begins with what the sockets have brought, and ends with a wait for more.
+/// What the event loops' threads do: each turn begins with what the sockets have brought, and ends
+/// with a wait for more.
 #[derive(Debug, Default)]
-pub struct Loops(Mutex<Turns>);
+pub struct Loops(Mutex<LoopTotals>);
 
 #[derive(Debug, Default)]
-struct Turns {
+struct LoopTotals {
     runtimes: Vec<RuntimeMetrics>,
     /// When they were last set back.
     before: (u64, Duration),
 }
 
-impl Turns {
+impl LoopTotals {
     fn all(&self) -> (u64, Duration) {
-        let each = self.runtimes.iter().map(|lane| (lane.worker_park_count(0), lane.worker_total_busy_duration(0)));
+        let each = self
+            .runtimes
+            .iter()
+            .map(|event_loop| (event_loop.worker_park_count(0), event_loop.worker_total_busy_duration(0)));
         each.fold((0, Duration::ZERO), |(turns, busy), (more, longer)| (turns + more, busy + longer))
     }
 }
 
 impl Loops {
-    /// From now on these are the lanes; none once they have ended.
+    /// From now on these are the event loops; none once they have ended.
     pub(crate) fn watch(&self, runtimes: Vec<RuntimeMetrics>) {
-        *self.0.lock() = Turns { runtimes, ..Turns::default() };
+        *self.0.lock() = LoopTotals { runtimes, ..LoopTotals::default() };
     }
 
     /// How many turns there were, and the microseconds that they took.
@@ -154,12 +162,13 @@ const RATES: usize = 5;
 /// Nothing is measured over less time.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
 
-/// How fast counts grow: between the last two looks that were a second apart. Nobody wakes up to measure.
+/// How fast counts grow: between the last two looks that were a second apart. Nobody wakes up to
+/// measure.
 #[derive(Debug)]
-pub struct Rates(Mutex<Window>);
+pub struct Rates(Mutex<RateWindow>);
 
 #[derive(Debug)]
-struct Window {
+struct RateWindow {
     since: Instant,
     totals: [u64; RATES],
     per_second: [f64; RATES],
@@ -167,7 +176,7 @@ struct Window {
 
 impl Default for Rates {
     fn default() -> Self {
-        Self(Mutex::new(Window { since: Instant::now(), totals: [0; RATES], per_second: [0.0; RATES] }))
+        Self(Mutex::new(RateWindow { since: Instant::now(), totals: [0; RATES], per_second: [0.0; RATES] }))
     }
 }
 

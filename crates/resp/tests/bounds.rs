@@ -206,7 +206,7 @@ fn a_full_store_takes_what_makes_it_smaller() {
         text(wire.reply()).starts_with("-OOM ")
     };
     assert!((0..10_000).any(|number| is_refused(&mut wire, &format!("key{number}"))));
-    // Together with what is refused, on one lane and so in one group.
+    // Together with what is refused, on one event loop and so in one group.
     for (words, answer) in [
         ("HDEL hash a", ":1\r\n"),
         ("LPOP list", "$1\r\n1\r\n"),
@@ -499,7 +499,7 @@ fn words_as_long_as_a_request_are_refused_in_few_words_and_such_patterns_match_w
         }
     }
     // To read one that is longer still takes too long for others to wait for it.
-    assert_eq!(client.step_of(&[b"HSCAN", b"h", b"0", b"MATCH", &vec![b'*'; 5 * MIB]]), Step::MustWait);
+    assert_eq!(client.step_of(&[b"HSCAN", b"h", b"0", b"MATCH", &vec![b'*'; 5 * MIB]]), Step::WouldBlock);
     // Not one that is as long as a name that is asked for by itself may be.
     let section = client.send(&[b"INFO", long.as_slice()]);
     assert_eq!(section, b"$0\r\n\r\n", "{}", section.escape_ascii());

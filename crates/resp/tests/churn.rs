@@ -11,7 +11,7 @@ use common::TestClient;
 use common::redis::{elements, text, texts};
 use common::served::{Served, until};
 use ecotone_engine::StoreOptions;
-use ecotone_resp::keyspace::{Slot, layout};
+use ecotone_keyspace::{Slot, layout};
 use ecotone_resp::service::{Limits, Service};
 
 /// The variable that makes long tests go on for so many seconds.
@@ -128,7 +128,7 @@ fn no_step_comes_to_cost_many_times_what_it_does_at_first() {
         let found = texts(ask(request).as_bytes());
         assert_eq!(found.len() as u64, LIVE + if request == "KEYS *" { 4 } else { 0 }, "{request}");
     }
-    assert!(service.keyspace.renewed_collections() > 0);
+    assert!(service.keyspace.rewritten_collections() > 0);
 }
 
 /// Members, scores, times, cursors and who watches: nobody can tell that a collection was made anew, but by the time that it takes to read.
@@ -178,5 +178,5 @@ fn a_collection_that_is_made_anew_is_the_same() {
     watcher.ask("SET done yes");
     assert_eq!(watcher.ask("EXEC"), "*1\r\n+OK\r\n", "nobody has changed what was watched");
     // What it was made of goes.
-    until("the old elements are reclaimed", || service.keyspace.reclaimed_orphans() >= 2);
+    until("the old elements are reclaimed", || service.keyspace.reclaimed_collections() >= 2);
 }

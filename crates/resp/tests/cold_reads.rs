@@ -14,7 +14,7 @@ use common::served::{Served, any_port, until};
 use common::wire::{Wire, request};
 use common::{Fixture, noise, words};
 use ecotone_engine::{AwaitedReads, Durability, StoreOptions};
-use ecotone_resp::keyspace::{Group, Slot, Waiting};
+use ecotone_keyspace::{Blocking, Slot, WriteGroup};
 use ecotone_resp::serve::Listen;
 use ecotone_resp::service::Limits;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -87,7 +87,7 @@ fn kernel_reads(directory: &Path) -> bool {
 /// How many requests waited for the kernel, and for a thread.
 fn waited(served: &Served) -> (u64, u64) {
     let statistics = &served.service.statistics;
-    (statistics.reads_awaited.load(Ordering::Relaxed), statistics.handed_on.load(Ordering::Relaxed))
+    (statistics.reads_awaited.load(Ordering::Relaxed), statistics.blocking_requests.load(Ordering::Relaxed))
 }
 
 fn pipeline(requests: &[String]) -> Vec<u8> {
@@ -135,8 +135,8 @@ fn pipelines_over_what_is_cold_are_answered_in_order_while_the_kernel_reads() {
     let served = cold(true);
     let kernel_reads = kernel_reads(served.directory.path());
     ask_in_pipelines(&served);
-    let (awaited, handed_on) = waited(&served);
-    assert!(awaited > 20 || !kernel_reads, "{awaited} waited for the kernel, {handed_on} for a thread");
+    let (awaited, blocking_requests) = waited(&served);
+    assert!(awaited > 20 || !kernel_reads, "{awaited} waited for the kernel, {blocking_requests} for a thread");
     served.server.stop();
 }
 
@@ -150,8 +150,8 @@ fn what_is_read_past_the_kernels_cache_is_answered_in_order_too() {
     let served = cold_with(true, past_the_cache());
     let kernel_reads = kernel_reads(served.directory.path());
     ask_in_pipelines(&served);
-    let (awaited, handed_on) = waited(&served);
-    assert!(awaited > 20 || !kernel_reads, "{awaited} waited for the kernel, {handed_on} for a thread");
+    let (awaited, blocking_requests) = waited(&served);
+    assert!(awaited > 20 || !kernel_reads, "{awaited} waited for the kernel, {blocking_requests} for a thread");
     served.server.stop();
 }
 
@@ -224,18 +224,18 @@ fn without_the_kernels_help_threads_wait() {
     let served = cold(false);
     let kernel_forgets = kernel_reads(served.directory.path());
     ask_in_pipelines(&served);
-    let (awaited, handed_on) = waited(&served);
+    let (awaited, blocking_requests) = waited(&served);
     assert_eq!(awaited, 0);
-    assert!(handed_on > 20 || !kernel_forgets, "{handed_on} waited for a thread");
+    assert!(blocking_requests > 20 || !kernel_forgets, "{blocking_requests} waited for a thread");
     served.server.stop();
 }
 
 #[test]
 fn who_reads_takes_a_latch_that_is_free_whoever_waits_for_others() {
-    let listen = Listen { addresses: any_port(), uses_io_uring: false, waiting_threads: 4, ..Listen::default() };
+    let listen = Listen { addresses: any_port(), uses_io_uring: false, blocking_threads: 4, ..Listen::default() };
     let served = Served::at_listening(filled(), Limits::default(), options(), &listen);
-    let mut holder = Group::new(served.service.keyspace.clone());
-    assert!(holder.hold(&[Slot::of(b"latched")], Waiting::Never));
+    let mut holder = WriteGroup::new(served.service.keyspace.clone());
+    assert!(holder.hold(&[Slot::of(b"latched")], Blocking::Never));
     let mut writers: Vec<_> = (0..8).map(|_| Wire::to(served.address())).collect();
     writers.iter_mut().for_each(|writer| writer.send(&request(&[b"INCR", b"latched"])));
     until("all of them wait", || served.service.statistics.waiting.load(Ordering::Relaxed) == 8);
@@ -245,7 +245,7 @@ fn who_reads_takes_a_latch_that_is_free_whoever_waits_for_others() {
     let mut wire = Wire::to(served.address());
     for set in 0..SETS {
         if set % 2 == 0 {
-            // Where the key is in memory, the lane has its latch when it meets what is not.
+            // Where the key is in memory, the event loop has its latch when it meets what is not.
             assert_eq!(wire.ask(&format!("TYPE set:{set}")), "+zset\r\n");
         }
         forget(served.directory.path());
@@ -288,8 +288,8 @@ fn one_command_reads_together(options: StoreOptions) {
         let after = waited(&served);
         assert!(after.0 - before.0 + after.1 - before.1 <= 3, "{before:?} {after:?}");
     }
-    let (awaited, handed_on) = waited(&served);
-    assert!(awaited > 0 || !kernel_reads, "{awaited} waited for the kernel, {handed_on} for a thread");
+    let (awaited, blocking_requests) = waited(&served);
+    assert!(awaited > 0 || !kernel_reads, "{awaited} waited for the kernel, {blocking_requests} for a thread");
     let before = waited(&served);
     forget(served.directory.path());
     assert_eq!(wire.ask("MGET text:1 text:2 text:3").matches(&format!("${FILLER}")).count(), 3);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use common::Fixture;
 use common::redis::{elements, texts};
-use ecotone_resp::keyspace::{CollectionId, Group, MAX_KEY_BYTES, Slot, Type, Waiting, layout};
+use ecotone_keyspace::{Blocking, CollectionId, MAX_KEY_BYTES, Slot, Type, WriteGroup, layout};
 
 #[test]
 fn keys_are_counted_told_and_deleted() {
@@ -94,7 +94,7 @@ fn a_large_collection_whose_time_is_over_is_removed_with_its_key() {
                 for _ in 0..3 {
                     client.ask(request);
                 }
-                keyspace.reclaim_known(100, || true).unwrap().collections
+                keyspace.reclaim_collections(100, || true).unwrap().collections
             }
             None => fixture.found_and_reclaimed(),
         };
@@ -197,7 +197,7 @@ fn what_a_group_has_written_is_found_before_it_is_committed() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     client.ask("MSET a 1 b 1 c 1");
-    let mut group = Group::new(fixture.service.keyspace.clone());
+    let mut group = WriteGroup::new(fixture.service.keyspace.clone());
     client.ask("MULTI");
     for request in
         ["DEL a b", "SET d 1", "SET b 1", "KEYS *", "DBSIZE", "SCAN 0", "FLUSHALL", "SET e 1", "KEYS *", "RANDOMKEY"]
@@ -223,12 +223,12 @@ fn a_transaction_that_names_a_large_copy_is_whole() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     fixture.plant_large("a", Type::Set, 10);
-    let mut group = Group::new(fixture.service.keyspace.clone());
+    let mut group = WriteGroup::new(fixture.service.keyspace.clone());
     for request in ["MULTI", "SET s 1", "COPY a b", "DEL a", "RENAME b a"] {
         client.ask(request);
     }
     assert_eq!(client.send_in(&mut group, &[b"EXEC"]), b"*4\r\n+OK\r\n:1\r\n:1\r\n+OK\r\n");
-    group.commit(Waiting::Allowed).unwrap();
+    group.commit(Blocking::Allowed).unwrap();
     assert_eq!(large(&fixture, "a").1.len(), 10);
     assert_eq!(fixture.reclaimed(), 1);
 }

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::redis::texts;
 use common::{Fixture, TestClient};
-use ecotone_resp::collections::by_hash::{self, MAX_NAME_BYTES};
-use ecotone_resp::collections::{Large, MAX_SMALL_BYTES, MAX_SMALL_ELEMENTS};
+use ecotone_keyspace::collections::by_hash::{self, MAX_NAME_BYTES};
+use ecotone_keyspace::collections::{Large, MAX_SMALL_BYTES, MAX_SMALL_ELEMENTS};
+use ecotone_keyspace::{Blocking, Tag, Type, WriteGroup};
 use ecotone_resp::execute::Step;
-use ecotone_resp::keyspace::{Group, Tag, Type, Waiting};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -292,7 +292,7 @@ fn endless_draws_are_refused() {
 fn a_group_sees_what_it_has_written_and_a_failure_leaves_nothing() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let mut group = Group::new(fixture.service.keyspace.clone());
+    let mut group = WriteGroup::new(fixture.service.keyspace.clone());
     let pairs: Vec<String> = (0..200).map(|number| format!("field{number} {number}")).collect();
     assert_eq!(client.ask_in(&mut group, &format!("HSET a {}", pairs.join(" "))), ":200\r\n");
     assert_eq!(client.ask_in(&mut group, "HSET a field7 x"), ":0\r\n");
@@ -303,7 +303,7 @@ fn a_group_sees_what_it_has_written_and_a_failure_leaves_nothing() {
     assert!(client.ask_in(&mut group, &format!("HSET a field7 y new 1 {long} 1")).starts_with("-ERR the field has"));
     assert_eq!(client.ask_in(&mut group, "HMGET a field7 new"), "*2\r\n$1\r\nx\r\n$-1\r\n");
     assert_eq!(client.ask_in(&mut group, "HLEN a"), ":198\r\n");
-    group.commit(Waiting::Allowed).unwrap();
+    group.commit(Blocking::Allowed).unwrap();
     drop(group);
     assert_eq!(all(&mut client, "a").len(), 198);
 }
@@ -365,7 +365,7 @@ fn what_takes_long_is_not_done_while_others_wait() {
     make_large(&fixture, &mut client, "a", 3000);
     for request in ["HGETALL a", "HKEYS a", "HVALS a", "HSCAN a 0 COUNT 2000", "HRANDFIELD a 2000", "HRANDFIELD a -500"]
     {
-        assert_eq!(client.step_at_once(request), Step::MustWait, "{request}");
+        assert_eq!(client.step_at_once(request), Step::WouldBlock, "{request}");
     }
     for request in ["HLEN a", "HGET a field1", "HSET a field1 2", "HSCAN a 0", "HRANDFIELD a", "HRANDFIELD a 5"] {
         assert!(matches!(client.step_at_once(request), Step::Done { .. }), "{request}");
@@ -387,7 +387,7 @@ fn patterns_that_take_long_are_not_matched_while_others_wait() {
         }
         let scan = scan.as_bytes();
         let long = [scan, add.as_bytes(), b"0", b"MATCH", &pattern, b"COUNT", b"1000"];
-        assert_eq!(client.step_of(&long), Step::MustWait);
+        assert_eq!(client.step_of(&long), Step::WouldBlock);
         assert!(matches!(client.step_of(&[scan, add.as_bytes(), b"0", b"MATCH", b"b*"]), Step::Done { .. }));
         // Elsewhere a step ends early, and says where the next one begins.
         let reply = String::from_utf8(client.send(&long)).unwrap();

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 
 use common::redis::texts;
 use common::{Fixture, TestClient};
-use ecotone_resp::collections::{Large, MAX_SMALL_BYTES, MAX_SMALL_ELEMENTS};
+use ecotone_keyspace::collections::{Large, MAX_SMALL_BYTES, MAX_SMALL_ELEMENTS};
+use ecotone_keyspace::{Tag, Type};
 use ecotone_resp::execute::Step;
-use ecotone_resp::keyspace::{Tag, Type};
 
 type Model = VecDeque<Vec<u8>>;
 
@@ -161,7 +161,7 @@ fn what_takes_long_is_not_done_while_others_wait() {
     let mut client = fixture.client();
     make_large(&fixture, &mut client, "a", 5000);
     for request in ["LRANGE a 0 -1", "LTRIM a 2000 -1", "LPOP a 2000", "LREM a 0 x", "LINSERT a AFTER 2500 x"] {
-        assert_eq!(client.step_at_once(request), Step::MustWait, "{request}");
+        assert_eq!(client.step_at_once(request), Step::WouldBlock, "{request}");
     }
     for request in ["LLEN a", "LINDEX a 2500", "LSET a 2500 x", "LRANGE a 2000 2010", "LPOP a", "LINSERT a AFTER 5 x"] {
         assert!(matches!(client.step_at_once(request), Step::Done { .. }), "{request}");

@@ -18,15 +18,19 @@ use common::Fixture;
 use common::served::{Served, any_port, until};
 use common::wire::{Wire, request};
 use ecotone_engine::{Durability, StoreOptions};
-use ecotone_resp::keyspace::{Keyspace, Type};
-use ecotone_resp::serve::{Lanes, Listen, Machine, Server};
-use ecotone_resp::service::{Host, InfoSection, Limits, Service};
+use ecotone_keyspace::{Keyspace, Type};
+use ecotone_resp::host::{Host, InfoSection};
+use ecotone_resp::serve::{EventLoops, Listen, Machine, Server};
+use ecotone_resp::service::{Limits, Service};
 use parking_lot::Mutex;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn served(limits: Limits, lanes: usize) -> Served {
-    Served::listening(&Listen { addresses: any_port(), lanes: Lanes::All(lanes), ..Listen::default() }, limits)
+fn served(limits: Limits, event_loops: usize) -> Served {
+    Served::listening(
+        &Listen { addresses: any_port(), event_loops: EventLoops::All(event_loops), ..Listen::default() },
+        limits,
+    )
 }
 
 /// A client that is owed many replies of 1 MiB and takes none. They are asked for by others than `other`.
@@ -261,10 +265,10 @@ fn a_server_that_stops_waits_for_nobody_whom_it_has_not_heard_yet() {
     let ((asked, is_asked), (go_on, goes_on)) = (channel(), channel());
     let host = Holding { asked: Mutex::new(asked), goes_on: Mutex::new(goes_on) };
     let service = Arc::new(Service::new(keyspace, Limits::default(), Arc::new(host)));
-    let listen = Listen { addresses: any_port(), lanes: Lanes::All(2), ..Listen::default() };
+    let listen = Listen { addresses: any_port(), event_loops: EventLoops::All(2), ..Listen::default() };
     let server = Server::start(service.clone(), &listen, Machine::default()).unwrap();
     let address = server.listening().addresses[0];
-    // One on each lane; the second lane is then busy.
+    // One on each event loop; the second event loop is then busy.
     let mut one = Wire::to(address);
     assert_eq!(one.ask("PING"), "+PONG\r\n");
     let mut other = Wire::to(address);
@@ -275,7 +279,7 @@ fn a_server_that_stops_waits_for_nobody_whom_it_has_not_heard_yet() {
     until("all have come", || service.clients.len() == 42);
     std::thread::scope(|scope| {
         let stops = scope.spawn(|| server.stop());
-        // The first lane has ended, so the second has been told.
+        // The first event loop has ended, so the second has been told.
         assert_eq!(one.reply(), b"");
         let began = Instant::now();
         go_on.send(()).unwrap();
@@ -302,31 +306,31 @@ fn what_deleted_collections_left_is_removed_until_the_server_stops() {
         assert_eq!(client.ask(&format!("DEL h{number}")), ":1\r\n");
     }
     let keyspace = &fixture.service.keyspace;
-    assert_eq!(keyspace.reclaim_known(100, || false).unwrap().collections, 0);
+    assert_eq!(keyspace.reclaim_collections(100, || false).unwrap().collections, 0);
     let mut left = 3;
     let asked = || {
         left -= 1;
         left >= 0
     };
-    assert_eq!(keyspace.reclaim_known(100, asked).unwrap().collections, 3);
-    assert_eq!(keyspace.reclaim_known(100, || true).unwrap().collections, 3);
+    assert_eq!(keyspace.reclaim_collections(100, asked).unwrap().collections, 3);
+    assert_eq!(keyspace.reclaim_collections(100, || true).unwrap().collections, 3);
 
     // The same where nobody remembers which there are.
     for number in 6..12 {
         assert_eq!(client.ask(&format!("SET h{number} overwritten")), "+OK\r\n");
     }
-    assert!(!keyspace.find_orphans(|| false).unwrap());
-    assert_eq!(keyspace.known_orphans(), 0);
+    assert!(!keyspace.find_reclaimable(|| false).unwrap());
+    assert_eq!(keyspace.reclaimable_collections(), 0);
     let mut left = 4;
-    let is_whole = keyspace.find_orphans(|| {
+    let is_whole = keyspace.find_reclaimable(|| {
         left -= 1;
         left >= 0
     });
     assert!(!is_whole.unwrap());
-    let some = keyspace.known_orphans();
+    let some = keyspace.reclaimable_collections();
     assert!((1..6).contains(&some), "{some}");
     // A command may be reading them: none goes because it was found.
     assert_eq!(fixture.client().ask("DBSIZE"), ":6\r\n");
-    assert_eq!(keyspace.reclaimed_orphans(), 6);
+    assert_eq!(keyspace.reclaimed_collections(), 6);
     assert_eq!(fixture.found_and_reclaimed(), 6);
 }

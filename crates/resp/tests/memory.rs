@@ -12,8 +12,8 @@ use common::Fixture;
 use common::served::{Served, until};
 use common::wire::{Wire, request};
 use ecotone_engine::StoreOptions;
+use ecotone_keyspace::{Blocking, WriteGroup};
 use ecotone_resp::execute::{Step, execute};
-use ecotone_resp::keyspace::{Group, Waiting};
 use ecotone_resp::protocol::reply::{Reply, Version};
 use ecotone_resp::service::Limits;
 
@@ -142,10 +142,10 @@ fn what_moves_many_bytes_is_not_done_while_others_wait_for_the_thread() {
     ] {
         let words = words.replace(" 00", &format!(" {:020000}", 150));
         let arguments: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
-        let mut group = Group::new(fixture.service.keyspace.clone());
+        let mut group = WriteGroup::new(fixture.service.keyspace.clone());
         let mut reply = Reply::new(Version::Resp2);
-        let step = execute(&fixture.service, &mut client.client, &mut group, &arguments, &mut reply, Waiting::Never);
-        assert_eq!(step, Step::MustWait, "{words:.40}");
+        let step = execute(&fixture.service, &mut client.client, &mut group, &arguments, &mut reply, Blocking::Never);
+        assert_eq!(step, Step::WouldBlock, "{words:.40}");
         assert!(group.is_empty() && reply.is_empty(), "{words:.40}");
     }
     assert!(fixture.service.client_memory.load(Ordering::Relaxed) == 0);
@@ -155,20 +155,20 @@ fn what_moves_many_bytes_is_not_done_while_others_wait_for_the_thread() {
 fn many_small_writes_are_committed_before_they_take_much_together() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let mut group = Group::new(fixture.service.keyspace.clone());
+    let mut group = WriteGroup::new(fixture.service.keyspace.clone());
     let mut write = |number: usize| {
         let key = format!("key{number}");
         let arguments = [&b"SETRANGE"[..], key.as_bytes(), b"60000", b"x"];
         let mut reply = Reply::new(Version::Resp2);
-        let step = execute(&fixture.service, &mut client.client, &mut group, &arguments, &mut reply, Waiting::Allowed);
+        let step = execute(&fixture.service, &mut client.client, &mut group, &arguments, &mut reply, Blocking::Allowed);
         (step, group.bytes())
     };
     let (step, bytes) = (0..200).map(&mut write).find(|(step, _)| *step == Step::Latched).unwrap();
     assert!(step == Step::Latched && bytes > 1 << 20 && bytes < 4 << 20, "{bytes}");
-    group.commit(Waiting::Allowed).unwrap();
+    group.commit(Blocking::Allowed).unwrap();
     let mut reply = Reply::new(Version::Resp2);
     let arguments = [&b"SETRANGE"[..], b"key", b"60000", b"x"];
-    let step = execute(&fixture.service, &mut client.client, &mut group, &arguments, &mut reply, Waiting::Allowed);
+    let step = execute(&fixture.service, &mut client.client, &mut group, &arguments, &mut reply, Blocking::Allowed);
     assert_eq!(step, Step::Done { depends: true });
 }
 

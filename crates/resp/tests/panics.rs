@@ -5,10 +5,10 @@
 mod common;
 
 use common::Fixture;
+use ecotone_keyspace::error::Outcome;
+use ecotone_keyspace::{Blocking, Slot, Tag, WriteGroup};
 use ecotone_resp::command::{Call, Command, KeyPositions, flag, table};
-use ecotone_resp::error::Outcome;
 use ecotone_resp::execute::{Step, execute_command};
-use ecotone_resp::keyspace::{Group, Slot, Tag, Waiting};
 use ecotone_resp::protocol::reply::{Reply, Version};
 
 fn panics(call: &mut Call<'_>) -> Outcome {
@@ -36,9 +36,9 @@ fn what_a_panicking_command_has_done_is_undone_and_what_others_wrote_stays() {
     assert!(table::find(b"panics").is_none(), "only here");
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let mut group = Group::new(fixture.service.keyspace.clone());
-    assert!(group.hold(&[Slot::of(b"kept")], Waiting::Never));
-    group.keys(Waiting::Never).set(b"kept", Tag::STRING, None, b"value").unwrap();
+    let mut group = WriteGroup::new(fixture.service.keyspace.clone());
+    assert!(group.hold(&[Slot::of(b"kept")], Blocking::Never));
+    group.keys(Blocking::Never).set(b"kept", Tag::STRING, None, b"value").unwrap();
     group.keep();
     let mut reply = Reply::new(Version::Resp2);
     let arguments: [&[u8]; 2] = [b"panics", b"left"];
@@ -49,12 +49,12 @@ fn what_a_panicking_command_has_done_is_undone_and_what_others_wrote_stays() {
         &PANICS,
         &arguments,
         &mut reply,
-        Waiting::Never,
+        Blocking::Never,
     );
     assert!(matches!(step, Step::Done { .. }), "{step:?}");
     let told = String::from_utf8(reply.take()).unwrap();
     assert!(told.starts_with("-ERR the server failed") && told.lines().count() == 1, "{told}");
-    group.commit(Waiting::Allowed).unwrap();
+    group.commit(Blocking::Allowed).unwrap();
     assert_eq!(client.ask("GET kept"), "$5\r\nvalue\r\n");
     assert_eq!(client.ask("GET left"), "$-1\r\n");
     assert_eq!(client.ask("SET left again"), "+OK\r\n");

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use common::served::{Served, until};
 use common::wire::{Wire, request};
 use ecotone_engine::{Counters, Durability, StoreOptions};
-use ecotone_resp::keyspace::{Group, Slot, Tag, Waiting};
+use ecotone_keyspace::{Blocking, Slot, Tag, WriteGroup};
 use ecotone_resp::service::Limits;
 
 /// Requests of a pipeline.
 const DEEP: usize = 16;
 
-/// A server whose store counts nothing but what clients make it do: on one lane, and nothing is old enough to be noted or reclaimed.
+/// A server whose store counts nothing but what clients make it do: on one event loop, and nothing is old enough to be noted or reclaimed.
 fn served(durability: Durability) -> Served {
     let options = StoreOptions { durability, ..StoreOptions::default() }.with_separation(128);
     Served::with(Limits::default(), options, 1)
@@ -215,10 +215,10 @@ fn one_that_reads_long_values_for_short_replies_holds_up_nobody() {
 fn what_is_read_before_it_is_synced_is_not_told() {
     let served = served(Durability::Always);
     let keyspace = &served.service.keyspace;
-    let mut group = Group::new(keyspace.clone());
-    assert!(group.hold(&[Slot::of(b"k")], Waiting::Never));
-    group.keys(Waiting::Never).set(b"k", Tag::STRING, None, b"v").unwrap();
-    let written = group.commit(Waiting::Never).unwrap();
+    let mut group = WriteGroup::new(keyspace.clone());
+    assert!(group.hold(&[Slot::of(b"k")], Blocking::Never));
+    group.keys(Blocking::Never).set(b"k", Tag::STRING, None, b"v").unwrap();
+    let written = group.commit(Blocking::Never).unwrap();
     let mut wire = Wire::to(served.address());
     let syncs = || keyspace.store().counters().wal_syncs;
     let readers = [
@@ -235,8 +235,8 @@ fn what_is_read_before_it_is_synced_is_not_told() {
         assert_eq!(syncs(), before + 1, "{request} has waited for a sync");
     }
     // Also where it is read in one round, and what comes behind it in another, on a thread that has waited for its latch.
-    let mut holder = Group::new(keyspace.clone());
-    assert!(holder.hold(&[Slot::of(b"k")], Waiting::Never));
+    let mut holder = WriteGroup::new(keyspace.clone());
+    assert!(holder.hold(&[Slot::of(b"k")], Blocking::Never));
     let before = syncs();
     wire.send(&[request(&[b"SETNX", b"k", b"other"]), request(&[b"INFO", b"server"])].concat());
     until("it waits", || served.service.statistics.waiting.load(Ordering::Relaxed) == 1);

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use common::redis::texts;
 use common::{Fixture, TestClient};
 use ecotone_engine::{Direction, StoreOptions};
-use ecotone_resp::keyspace::{CollectionId, Group, Keys, Slot, Waiting};
+use ecotone_keyspace::{Blocking, CollectionId, Keys, Slot, WriteGroup};
 use ecotone_resp::service::Limits;
 use proptest::prelude::*;
 
@@ -74,50 +74,50 @@ proptest! {
             let [id, neighbour] = [(); 2].map(|()| keys.new_collection(b"key").unwrap());
             (id, neighbour)
         });
-        let mut group = Group::new(fixture.service.keyspace.clone());
-        let hold = |group: &mut Group| assert!(group.hold(&Slot::all().collect::<Vec<_>>(), Waiting::Allowed));
+        let mut group = WriteGroup::new(fixture.service.keyspace.clone());
+        let hold = |group: &mut WriteGroup| assert!(group.hold(&Slot::all().collect::<Vec<_>>(), Blocking::Allowed));
         hold(&mut group);
         // Beside it: no range goes beyond its collection.
-        group.keys(Waiting::Allowed).set_element(neighbour, &[b"beside"], b"it").unwrap();
+        group.keys(Blocking::Allowed).set_element(neighbour, &[b"beside"], b"it").unwrap();
         let (mut model, mut was_cleared) = (Model::new(), false);
-        let mut mark = (group.mark(), model.clone(), was_cleared);
+        let mut mark = (group.savepoint(), model.clone(), was_cleared);
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Set(sub_key) => {
                     // A group keeps short ones, longer ones and those that find no room beside these in different places.
                     let value = number.to_be_bytes().repeat([1, 3, 40, 4000, 0][number % 5]);
-                    group.keys(Waiting::Allowed).set_element(id, &[&[sub_key]], &value).unwrap();
+                    group.keys(Blocking::Allowed).set_element(id, &[&[sub_key]], &value).unwrap();
                     model.insert(vec![sub_key], value);
                 }
                 Step::Remove(sub_key) => {
-                    group.keys(Waiting::Allowed).remove_element(id, &[&[sub_key]]);
+                    group.keys(Blocking::Allowed).remove_element(id, &[&[sub_key]]);
                     model.remove(&[sub_key][..]);
                 }
                 Step::RemoveRange(from, to) => {
-                    group.keys(Waiting::Allowed).remove_elements(id, &[from]..&[to]).unwrap();
+                    group.keys(Blocking::Allowed).remove_elements(id, &[from]..&[to]).unwrap();
                     model.retain(|sub_key, _| !(from..to).contains(&sub_key[0]));
                 }
                 Step::Clear => {
-                    group.keys(Waiting::Allowed).clear();
+                    group.keys(Blocking::Allowed).clear();
                     (model, was_cleared) = (Model::new(), true);
                 }
                 Step::Mark => {
                     group.keep();
-                    mark = (group.mark(), model.clone(), was_cleared);
+                    mark = (group.savepoint(), model.clone(), was_cleared);
                 }
                 Step::Undo => {
-                    group.undo_to(mark.0);
+                    group.rollback_to(mark.0);
                     (model, was_cleared) = (mark.1.clone(), mark.2);
                 }
                 Step::Commit => {
-                    group.commit(Waiting::Allowed).unwrap();
+                    group.commit(Blocking::Allowed).unwrap();
                     hold(&mut group);
-                    mark = (group.mark(), model.clone(), was_cleared);
+                    mark = (group.savepoint(), model.clone(), was_cleared);
                 }
             }
-            check(&mut group.keys(Waiting::Allowed), id, &model)?;
+            check(&mut group.keys(Blocking::Allowed), id, &model)?;
         }
-        group.commit(Waiting::Allowed).unwrap();
+        group.commit(Blocking::Allowed).unwrap();
         fixture.change(|keys| {
             check(keys, id, &model)?;
             prop_assert_eq!(keys.has_element(neighbour, &[b"beside"]).unwrap(), !was_cleared);

@@ -12,10 +12,10 @@ use std::time::Duration;
 use common::served::until;
 use common::{Fixture, TestClient};
 use ecotone_engine::{Durability, StoreOptions};
+use ecotone_keyspace::{Tag, Type};
 use ecotone_resp::client::Then;
 use ecotone_resp::command::table;
 use ecotone_resp::execute::Step;
-use ecotone_resp::keyspace::{Tag, Type};
 use ecotone_resp::service::{DebugCommand, Limits};
 
 /// Sections by name, each with its lines, in order.
@@ -195,7 +195,7 @@ fn info_counts_keys_that_were_overwritten_once_also_after_a_restart() {
         for restarts in 0..2 {
             // Samples of new tables are looked at soon.
             until("hidden keys are known", || {
-                let dedup = fixture.service.keyspace.store().dedup_at_once();
+                let dedup = fixture.service.keyspace.store().try_dedup();
                 dedup.is_some_and(|dedup| dedup.duplicate_keys > 40_000)
             });
             let [keys, ..] = keyspace(&mut fixture.client());
@@ -235,7 +235,7 @@ fn info_counts_what_one_slot_has_beside_spread_keys_and_not_what_was_deleted() {
     store.flush(true).unwrap();
     change("{t2}", 0..60_000, false);
     store.flush(true).unwrap();
-    until("hidden keys are known", || store.dedup_at_once().is_some_and(|dedup| dedup.duplicate_keys > 50_000));
+    until("hidden keys are known", || store.try_dedup().is_some_and(|dedup| dedup.duplicate_keys > 50_000));
     let [keys, ..] = keyspace(&mut client);
     assert!((22_000..36_000).contains(&keys), "{keys} instead of 28000");
 }
@@ -529,7 +529,7 @@ fn memory_usage_of_a_large_collection_looks_at_samples() {
     for key in ["hash", "set", "list", "sorted"] {
         // On a thread of others, where no more than 1000 entries may be looked at.
         assert!(matches!(client.step_at_once(&format!("MEMORY USAGE {key}")), Step::Done { .. }), "{key}");
-        assert_eq!(client.step_at_once(&format!("MEMORY USAGE {key} SAMPLES 0")), Step::MustWait, "{key}");
+        assert_eq!(client.step_at_once(&format!("MEMORY USAGE {key} SAMPLES 0")), Step::WouldBlock, "{key}");
     }
 }
 

@@ -97,7 +97,7 @@ fn reads_and_writes_of_sockets_are_counted() {
 }
 
 #[test]
-fn turns_of_lanes_and_where_they_listen_are_told() {
+fn turns_of_event_loops_and_where_they_listen_are_told() {
     let socket = tempfile::tempdir().unwrap();
     let listen = Listen { addresses: any_port(), socket: Some(socket.path().join("s")), ..Listen::default() };
     let served = Served::listening(&listen, Limits::default());
@@ -388,7 +388,7 @@ fn a_server_that_stops_sends_what_it_owes_and_owes_nothing_that_it_did_not_do() 
 #[test]
 fn latches_are_given_back_by_commands_that_write_nothing_or_have_to_wait() {
     let served = plain();
-    // On two lanes.
+    // On two event loops.
     let (mut one, mut other) = (Wire::to(served.address()), Wire::to(served.address()));
     for round in 0..20 {
         assert!(one.ask("MGET x y").starts_with("*2\r\n"));
@@ -399,7 +399,7 @@ fn latches_are_given_back_by_commands_that_write_nothing_or_have_to_wait() {
         assert_eq!(one.ask("EXEC"), "*-1\r\n");
         assert_eq!(other.ask("DEL x"), ":1\r\n");
     }
-    // A large hash is copied by a thread that waits, for a latch that the lane has had.
+    // A large hash is copied by a thread that waits, for a latch that the event loop has had.
     let fields: Vec<String> = (0..300).map(|number| format!("f{number} v")).collect();
     assert_eq!(one.ask(&format!("HSET h {}", fields.join(" "))), ":300\r\n");
     for copy in 0..5 {
@@ -489,7 +489,7 @@ fn a_transaction_that_is_begun_anew_counts_once() {
     }
     let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
     assert_eq!(wire.ask("EXEC"), format!("*5\r\n+OK\r\n{wrong_type}$1\r\n1\r\n$-1\r\n:1\r\n"));
-    assert!(served.service.statistics.handed_on.load(Ordering::Relaxed) > 0, "it was not begun anew");
+    assert!(served.service.statistics.blocking_requests.load(Ordering::Relaxed) > 0, "it was not begun anew");
     let info = wire.ask("INFO everything");
     for (command, calls, failed) in [("set", 1, 0), ("incr", 1, 1), ("get", 2, 0), ("copy", 1, 0), ("exec", 1, 0)] {
         let line = info.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:"))).unwrap();

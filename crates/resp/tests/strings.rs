@@ -6,7 +6,7 @@ mod common;
 
 use common::Fixture;
 use ecotone_engine::MAX_VALUE_BYTES;
-use ecotone_resp::keyspace::{Group, Type};
+use ecotone_keyspace::{Type, WriteGroup};
 
 #[test]
 fn a_string_is_set_as_the_options_say() {
@@ -53,7 +53,7 @@ fn no_string_is_longer_than_512_mib() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     // Never committed: the store need not take it.
-    let mut group = Group::new(fixture.service.keyspace.clone());
+    let mut group = WriteGroup::new(fixture.service.keyspace.clone());
     let mut ask = |request: &str| client.ask_in(&mut group, request);
     let last = MAX_VALUE_BYTES - 1;
     assert_eq!(ask(&format!("SETRANGE a {last} x")), format!(":{MAX_VALUE_BYTES}\r\n"));
@@ -70,13 +70,13 @@ fn a_large_collection_that_is_overwritten_is_given_up() {
         fixture.plant_large("a", Type::Set, 3);
         assert_eq!(client.ask("TYPE a"), "+set\r\n");
         assert_eq!(client.ask(request), "+OK\r\n");
-        assert_eq!(fixture.service.keyspace.reclaim_known(9, || true).unwrap().collections, 1, "{request}");
+        assert_eq!(fixture.service.keyspace.reclaim_collections(9, || true).unwrap().collections, 1, "{request}");
     }
     // Without an option nobody looks, so it is found later.
     for request in ["SET a 1", "MSET a 1"] {
         fixture.plant_large("a", Type::Set, 3);
         assert_eq!(client.ask(request), "+OK\r\n");
-        assert_eq!(fixture.service.keyspace.reclaim_known(9, || true).unwrap().collections, 0, "{request}");
+        assert_eq!(fixture.service.keyspace.reclaim_collections(9, || true).unwrap().collections, 0, "{request}");
         assert_eq!(fixture.found_and_reclaimed(), 1, "{request}");
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use common::Fixture;
 use common::served::{Served, until};
 use ecotone_engine::{Durability, OpenMode, Store, StoreOptions};
-use ecotone_resp::keyspace::layout::own;
-use ecotone_resp::keyspace::{Keyspace, Waiting};
+use ecotone_keyspace::layout::own;
+use ecotone_keyspace::{Blocking, Keyspace};
 use ecotone_resp::service::Limits;
 
 const HOUR_MS: u64 = 3_600_000;
@@ -85,7 +85,7 @@ fn a_store_goes_on_from_a_time_in_the_future_until_it_is_told_to_forget_it() {
     client.ask(&format!("SET new v PX {}", HOUR_MS / 2));
 
     // Once more, and with all that it has written since.
-    fixture.service.keyspace.note_time(Waiting::Allowed).unwrap();
+    fixture.service.keyspace.persist_clock(Blocking::Allowed).unwrap();
     let fixture =
         Fixture::at(ended(fixture, |store| assert!(noted_ms(store) >= Some(began_ms + 2 * HOUR_MS))), options());
     is_gone(&fixture);
@@ -138,7 +138,7 @@ fn the_time_is_noted_after_a_write_and_after_a_key_was_found_gone_and_not_for_an
             let keyspace = fixture.service.keyspace.clone();
             assert_eq!(noted_ms(keyspace.store()), None);
             fixture.client().ask(&format!("SET key v PXAT {at_ms}"));
-            keyspace.note_time(Waiting::Allowed).unwrap();
+            keyspace.persist_clock(Blocking::Allowed).unwrap();
             let noted = noted_ms(keyspace.store());
             assert!(noted.is_some_and(|noted| noted < at_ms), "{noted:?} before {at_ms}: this machine is too busy");
             (request, fixture)
@@ -149,20 +149,20 @@ fn the_time_is_noted_after_a_write_and_after_a_key_was_found_gone_and_not_for_an
         let keyspace = &fixture.service.keyspace;
         until("its time is over", || keyspace.clock().now_ms() >= at_ms);
         let before = batches(fixture);
-        keyspace.note_time(Waiting::Allowed).unwrap();
+        keyspace.persist_clock(Blocking::Allowed).unwrap();
         fixture.client().ask("GET other");
-        keyspace.note_time(Waiting::Allowed).unwrap();
+        keyspace.persist_clock(Blocking::Allowed).unwrap();
         assert_eq!(batches(fixture), before, "nobody has written, and nobody has seen it gone");
 
         let reply = fixture.client().ask(request);
         assert!(!reply.contains("v\r\n") && !reply.contains("key"), "{request}: {reply}");
-        keyspace.note_time(Waiting::Allowed).unwrap();
+        keyspace.persist_clock(Blocking::Allowed).unwrap();
         let noted = noted_ms(keyspace.store());
         assert!(noted >= Some(at_ms), "{request}: it is gone since {at_ms}, and {noted:?} is noted");
         let noted = batches(fixture);
         assert_eq!(noted, before + 1, "{request}");
         fixture.client().ask(request);
-        keyspace.note_time(Waiting::Allowed).unwrap();
+        keyspace.persist_clock(Blocking::Allowed).unwrap();
         assert_eq!(batches(fixture), noted, "{request}: it is noted already");
     }
 }

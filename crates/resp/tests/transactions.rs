@@ -5,9 +5,9 @@
 mod common;
 
 use common::{Fixture, TestClient};
+use ecotone_keyspace::{Blocking, Slot, WriteGroup, layout};
 use ecotone_resp::client::Then;
 use ecotone_resp::execute::Step;
-use ecotone_resp::keyspace::{Group, Slot, Waiting, layout};
 use ecotone_resp::service::Limits;
 
 #[test]
@@ -110,13 +110,13 @@ fn a_transaction_that_looks_at_all_keys_waits_for_whoever_writes_one() {
     let fixture = Fixture::new();
     let mut one = fixture.client();
     for command in ["KEYS *", "SCAN 0", "DBSIZE", "RANDOMKEY"] {
-        let mut writer = Group::new(fixture.service.keyspace.clone());
-        assert!(writer.hold(&[Slot::of(b"written")], Waiting::Never));
+        let mut writer = WriteGroup::new(fixture.service.keyspace.clone());
+        assert!(writer.hold(&[Slot::of(b"written")], Blocking::Never));
         one.ask("MULTI");
         one.ask(command);
         // In a group that has a latch already: it does not wait, and says so.
-        let mut group = Group::new(fixture.service.keyspace.clone());
-        assert!(group.hold(&[Slot::of(b"other")], Waiting::Never));
+        let mut group = WriteGroup::new(fixture.service.keyspace.clone());
+        assert!(group.hold(&[Slot::of(b"other")], Blocking::Never));
         assert_eq!(one.try_in(&mut group, &[b"EXEC"]), Err(Step::Latched), "{command}");
         drop(writer);
         assert!(one.try_in(&mut group, &[b"EXEC"]).is_ok_and(|reply| reply.starts_with(b"*1\r\n")), "{command}");
@@ -201,7 +201,7 @@ fn of_many_watched_keys_each_is_watched_once() {
     one.ask("MULTI");
     one.ask("SET result 1");
     // That many are for a thread that may wait.
-    assert_eq!(one.step_at_once("EXEC"), Step::MustWait);
+    assert_eq!(one.step_at_once("EXEC"), Step::WouldBlock);
     other.ask("SET k1999 1");
     assert_eq!(one.ask("EXEC"), "*-1\r\n");
     assert!(one.client.watched.is_empty());

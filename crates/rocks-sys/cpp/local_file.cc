@@ -44,7 +44,7 @@ class LocalRandomAccessFile : public FSRandomAccessFile {
 
   IOStatus Read(uint64_t offset, size_t n, const IOOptions& /*options*/, Slice* result, char* scratch,
                 IODebugContext* /*dbg*/) const override {
-    return Guard([&] { return waits_never ? ReadAtOnce(offset, n, result, scratch) : ReadAll(offset, n, result, scratch); });
+    return Guard([&] { return waits_never ? TryRead(offset, n, result, scratch) : ReadAll(offset, n, result, scratch); });
   }
 
   IOStatus Prefetch(uint64_t offset, size_t n, const IOOptions& /*options*/, IODebugContext* /*dbg*/) override {
@@ -109,7 +109,7 @@ class LocalRandomAccessFile : public FSRandomAccessFile {
     return IOStatus::OK();
   }
 
-  IOStatus ReadAtOnce(uint64_t offset, size_t n, Slice* result, char* scratch) const {
+  IOStatus TryRead(uint64_t offset, size_t n, Slice* result, char* scratch) const {
     *result = Slice(scratch, 0);
     iovec into{scratch, n};
     const ssize_t read = preadv2(fd_, &into, 1, static_cast<off_t>(offset), RWF_NOWAIT);

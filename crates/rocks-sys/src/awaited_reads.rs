@@ -1,15 +1,18 @@
 //! Bytes of files that the kernel reads into its memory while nobody waits: io_uring.
 //!
-//! For a thread that must not wait and has been told that something [is not in memory](crate::local_file): it hands the read over, does
-//! other things, and tries again when the read is over. What was read is thrown away; it is in the page cache then, unless memory is
-//! short. What is read [past that cache](crate::direct_reads) is handed over instead.
+//! For a thread that must not wait and has been told that something
+//! [is not in memory](crate::local_file): it hands the read over, does other things, and tries
+//! again when the read is over. What was read is thrown away; it is in the page cache then, unless
+//! memory is short. What is read [past that cache](crate::direct_reads) is handed over instead.
 //!
-//! Bounds: 256 reads are under way at a time, each of at most 64 KiB, and none waits in a queue of ours. What is handed over takes no more than
-//! that together, from the begin of its read until it is dropped. Where a file system cannot do
-//! them without waiting, at most 16 threads of the kernel wait.
+//! Bounds: 256 reads are under way at a time, each of at most 64 KiB, and none waits in a queue of
+//! ours. What is handed over takes no more than that together, from the begin of its read until it
+//! is dropped. Where a file system cannot do them without waiting, at most 16 threads of the kernel
+//! wait.
 //!
-//! Failure: whatever becomes of a read, it ends, and who tries again finds out. Where the kernel forbids io_uring, as many containers
-//! do, or has none of this kind (before Linux 6.1), [`AwaitedReads::new`] says so; what it would do is left to threads then.
+//! Failure: whatever becomes of a read, it ends, and who tries again finds out. Where the kernel
+//! forbids io_uring, as many containers do, or has none of this kind (before Linux 6.1),
+//! [`AwaitedReads::new`] says so; what it would do is left to threads then.
 //!
 //! Threads: it belongs to the one that made it.
 
@@ -34,16 +37,19 @@ const MAX_READ_BYTES: usize = 64 * 1024;
 /// What is handed over takes no more memory at a time.
 const MAX_HELD_BYTES: usize = MAX_UNDER_WAY * MAX_READ_BYTES;
 
-/// Threads of the kernel that wait for file systems which cannot read otherwise: as many as of ours would.
+/// Threads of the kernel that wait for file systems which cannot read otherwise: as many as of ours
+/// would.
 const MAX_WORKERS: u32 = 16;
 
-/// So often one look at what is over asks the kernel to do what is left to do: it does 20 at a time.
+/// So often one look at what is over asks the kernel to do what is left to do: it does 20 at a
+/// time.
 const MAX_TURNS: usize = MAX_UNDER_WAY.div_ceil(20);
 
 /// How often it is asked again to take reads that it has no memory for.
 const MAX_TRIES: usize = 16;
 
-/// Where all reads go that bring something into the kernel's memory. The kernel may write to it at any time; nobody reads it.
+/// Where all reads go that bring something into the kernel's memory. The kernel may write to it at
+/// any time; nobody reads it.
 struct Nowhere(UnsafeCell<[u8; MAX_READ_BYTES]>);
 
 // SAFETY: this process neither reads nor writes it.
@@ -70,7 +76,8 @@ struct UnderWay<T> {
 }
 
 impl<T: Clone> AwaitedReads<T> {
-    /// None yet, and what can be read, eight bytes at a time, when some are over: call [`end_some`](Self::end_some) then.
+    /// None yet, and what can be read, eight bytes at a time, when some are over: call
+    /// [`end_some`](Self::end_some) then.
     ///
     /// # Errors
     ///
@@ -92,8 +99,8 @@ impl<T: Clone> AwaitedReads<T> {
         Ok((Self { ring, under_way, free, memory: Rc::default(), _of_one_thread: PhantomData }, over))
     }
 
-    /// Makes `reads` ready, which [`submit`](Self::submit) begins. `false`: not all of them, since one is too long or lies nowhere, or too many are
-    /// under way; then none is.
+    /// Makes `reads` ready, which [`submit`](Self::submit) begins. `false`: not all of them, since
+    /// one is too long or lies nowhere, or too many are under way; then none is.
     ///
     /// # Errors
     ///
@@ -119,8 +126,9 @@ impl<T: Clone> AwaitedReads<T> {
                 .offset(read.offset)
                 .build()
                 .user_data(place.into());
-            // SAFETY: the descriptor is open until the read is over. What it reads into is for ever and nobody's, or has room for all of it, and is
-            // neither looked at nor freed before the read is over.
+            // SAFETY: the descriptor is open until the read is over. What it reads into is for ever
+            // and nobody's, or has room for all of it, and is neither looked at nor freed before
+            // the read is over.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             // There are as many places in it as reads can be under way.
             pushed.map_err(io::Error::other)?;
@@ -128,8 +136,9 @@ impl<T: Clone> AwaitedReads<T> {
         Ok(true)
     }
 
-    /// Begins what was [added](Self::add), and lets the kernel do in this thread what it has to. What it can do at once, or refuses, is over then. The
-    /// device is told of all of them together.
+    /// Begins what was [added](Self::add), and lets the kernel do in this thread what it has to.
+    /// What it can do at once, or refuses, is over then. The device is told of all of them
+    /// together.
     ///
     /// # Errors
     ///
@@ -146,7 +155,8 @@ impl<T: Clone> AwaitedReads<T> {
         Err(io::Error::other("the kernel takes no more reads"))
     }
 
-    /// Drops the tokens of those that are over, after `arrived` was given what they brought, if it is not in the kernel's memory now.
+    /// Drops the tokens of those that are over, after `arrived` was given what they brought, if it
+    /// is not in the kernel's memory now.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! What the shim gives back: bytes that it allocated, holding a record (`cpp/record.h` writes them) or a message.
+//! What the shim gives back: bytes that it allocated, holding a record (`cpp/record.h` writes them)
+//! or a message.
 
 use crate::ffi;
 use crate::{Error, Result};
@@ -42,7 +43,8 @@ pub fn call_raw(function: impl FnOnce(*mut ffi::Buffer) -> ffi::Code) -> (ffi::C
     (code, buffer)
 }
 
-/// Calls a function of the shim whose errors are RocksDB's; `action` completes "RocksDB refused to".
+/// Calls a function of the shim whose errors are RocksDB's; `action` completes "RocksDB refused
+/// to".
 pub fn call(action: &'static str, function: impl FnOnce(*mut ffi::Buffer) -> ffi::Code) -> Result<Buffer> {
     match call_raw(function) {
         (ffi::OK, buffer) => Ok(buffer),

@@ -21,7 +21,8 @@ pub struct ContainedFailures {
     pub hook_errors: u64,
     /// Panics of a table collector, each of which cost one table its properties.
     pub collector_panics: u64,
-    /// Panics of a compaction filter or its factory, each of which left the rest of one (sub)compaction unfiltered.
+    /// Panics of a compaction filter or its factory, each of which left the rest of one
+    /// (sub)compaction unfiltered.
     pub filter_panics: u64,
 }
 
@@ -36,7 +37,8 @@ pub fn contained_failures() -> ContainedFailures {
     }
 }
 
-/// Runs a hook. `Ok(None)` means that it does not answer for what it was asked; `Ok(Some(..))` goes into the reply.
+/// Runs a hook. `Ok(None)` means that it does not answer for what it was asked; `Ok(Some(..))` goes
+/// into the reply.
 ///
 /// # Safety
 ///

@@ -1,14 +1,18 @@
-//! Reads past the kernel's cache, of files of which it can keep so little that what it brings in is gone before it is asked for again.
+//! Reads past the kernel's cache, of files of which it can keep so little that what it brings in is
+//! gone before it is asked for again.
 //!
-//! A thread that must not wait notes what it misses of a [`DirectFile`], as it does with what [is not in memory](crate::local_file). When
-//! [`crate::awaited_reads`] has read it, it is handed to the thread for the next try ([`with_arrived`]), and goes with it. So a read costs no
-//! page of the kernel's, and takes the place of none. Who may wait [reads at once](DirectFile::read).
+//! A thread that must not wait notes what it misses of a [`DirectFile`], as it does with what
+//! [is not in memory](crate::local_file). When [`crate::awaited_reads`] has read it, it is handed
+//! to the thread for the next try ([`with_arrived`]), and goes with it. So a read costs no page of
+//! the kernel's, and takes the place of none. Who may wait [reads at once](DirectFile::read).
 //!
-//! Bounds: those of [`noting_missed`](crate::local_file::noting_missed) and of [`crate::awaited_reads`], which counts what has arrived until it is
-//! dropped. Of memory that is done with [`MAX_SPARE`] pieces of [`SPARE_BYTES`] are kept for each of those, and for each thread that waits one as
-//! large as its longest read.
+//! Bounds: those of [`noting_missed`](crate::local_file::noting_missed) and of
+//! [`crate::awaited_reads`], which counts what has arrived until it is dropped. Of memory that is
+//! done with [`MAX_SPARE`] pieces of [`SPARE_BYTES`] are kept for each of those, and for each
+//! thread that waits one as large as its longest read.
 //!
-//! Failure: what a read does not bring is missed again. Where a file system offers no such reads there is no [`DirectFile`].
+//! Failure: what a read does not bring is missed again. Where a file system offers no such reads
+//! there is no [`DirectFile`].
 //!
 //! Threads: what arrived stays with the thread that it was read for.
 
@@ -20,11 +24,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
 use rustix::io::{Errno, pread};
 
+pub use crate::local_file::FileNumber;
 use crate::local_file::{MissedRead, note_direct, notes_missed};
 
 /// Where reads begin and end in memory and in the file, unless the device wants it coarser.
@@ -33,23 +37,12 @@ const BLOCK_BYTES: usize = 512;
 /// Devices that want their reads coarser are not read so: most of what came would be thrown away.
 const MAX_ALIGNMENT_BYTES: u64 = 4096;
 
-/// Memory of this size serves read after read: that of most values of which the kernel's cache would hold a whole page.
+/// Memory of this size serves read after read: that of most values of which the kernel's cache
+/// would hold a whole page.
 const SPARE_BYTES: usize = 4096;
 
 /// So much of it is kept: as one client's reads take, or those of several.
 const MAX_SPARE: usize = 64;
-
-/// Says which bytes are the same: those of one number never change, however often they are read, and by which descriptor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileNumber(u64);
-
-impl FileNumber {
-    /// One that nothing has.
-    pub fn next() -> Self {
-        static GIVEN: AtomicU64 = AtomicU64::new(0);
-        Self(GIVEN.fetch_add(1, Ordering::Relaxed))
-    }
-}
 
 thread_local! {
     static ARRIVED: RefCell<Vec<Arrived>> = const { RefCell::new(Vec::new()) };
@@ -158,7 +151,8 @@ pub enum DirectRead {
 }
 
 impl DirectFile {
-    /// The file at `path`, whose bytes have `number`; `None` where its file system cannot read it so.
+    /// The file at `path`, whose bytes have `number`; `None` where its file system cannot read it
+    /// so.
     ///
     /// # Errors
     ///
@@ -169,7 +163,8 @@ impl DirectFile {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
             opened => opened?,
         };
-        // Where nobody may ask (an old kernel, a filter of system calls) it is not known how to read so.
+        // Where nobody may ask (an old kernel, a filter of system calls) it is not known how to
+        // read so.
         let Ok(told) = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else { return Ok(None) };
         let alignment = u64::from(told.stx_dio_offset_align);
         let fits = told.stx_mask & StatxFlags::DIOALIGN.bits() != 0
@@ -180,7 +175,7 @@ impl DirectFile {
     }
 
     /// Reads `into.len()` bytes at `offset`, if they have arrived.
-    pub fn read_at_once(&self, offset: u64, into: &mut [u8]) -> DirectRead {
+    pub fn try_read(&self, offset: u64, into: &mut [u8]) -> DirectRead {
         let has_arrived = ARRIVED.with_borrow(|all| all.iter().any(|one| one.copy(self.number, offset, into)));
         if has_arrived {
             return DirectRead::Arrived;
@@ -259,7 +254,8 @@ impl std::fmt::Debug for Arrived {
     }
 }
 
-/// Whether a read past the kernel's cache may be of use to this thread: it notes what it misses, or something has arrived for it.
+/// Whether a read past the kernel's cache may be of use to this thread: it notes what it misses, or
+/// something has arrived for it.
 pub fn are_of_use() -> bool {
     notes_missed() || ARRIVED.with_borrow(|all| !all.is_empty())
 }

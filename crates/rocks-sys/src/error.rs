@@ -14,7 +14,8 @@ pub enum Error {
         /// RocksDB's own words.
         message: String,
     },
-    /// Bytes that came from another process cannot be what they claim to be. Drop them and fall back to a local job.
+    /// Bytes that came from another process cannot be what they claim to be. Drop them and fall
+    /// back to a local job.
     #[error("malformed {what}: {message}")]
     Malformed {
         /// What the bytes should have been.
@@ -22,8 +23,8 @@ pub enum Error {
         /// Where they stop making sense.
         message: String,
     },
-    /// The linked RocksDB is not the one that this shim was written for. Nothing in this crate may be used; build again with
-    /// the pinned version.
+    /// The linked RocksDB is not the one that this shim was written for. Nothing in this crate may
+    /// be used; build again with the pinned version.
     #[error("this RocksDB does not fit the shim: {0}; build with the pinned version of rust-librocksdb-sys")]
     Unfit(String),
     /// A path holds a NUL byte, which no file system accepts.

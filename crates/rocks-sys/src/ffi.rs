@@ -1,4 +1,5 @@
-//! The shim's C functions. `cpp/shim.h` holds the same declarations and says what each means; change both together.
+//! The shim's C functions. `cpp/shim.h` holds the same declarations and says what each means;
+//! change both together.
 
 use std::ffi::c_void;
 

@@ -2,28 +2,33 @@
 //!
 //! Each module pairs one idea of the C++ shim in `cpp/` with a safe Rust face:
 //!
-//! - [`filesystem`]: a file system under RocksDB with three hooks: a write tap, a path remap, and files that are elsewhere.
-//! - [`local_file`]: reads of its local files that do not wait for the device. [`awaited_reads`]: what they did not find in memory,
-//!   brought there without a thread that waits.
-//! - [`mapped_file`]: a file that is appended to through a window of it in memory. [`mapped_reads`]: one that is read so.
+//! - [`filesystem`]: a file system under RocksDB with three hooks: a write tap, a path remap, and
+//!   files that are elsewhere.
+//! - [`local_file`]: reads of its local files that do not wait for the device. [`awaited_reads`]:
+//!   what they did not find in memory, brought there without a thread that waits.
+//! - [`mapped_file`]: a file that is appended to through a window of it in memory.
+//!   [`mapped_reads`]: one that is read so.
 //! - [`page_cache`]: what of a file is not on the device yet.
 //! - [`memtable`]: memtables that are ordered by a tree instead of a skip list.
-//! - [`properties`]: collectors that see every entry of a table while it is written and leave properties in it.
-//! - [`compaction_filter`]: filters that keep, remove or change each value that a compaction rewrites.
+//! - [`properties`]: collectors that see every entry of a table while it is written and leave
+//!   properties in it.
+//! - [`compaction_filter`]: filters that keep, remove or change each value that a compaction
+//!   rewrites.
 //! - [`tables`]: metadata of each live table, reads sampled included.
 //! - [`remote`]: the job and the result that a compaction service exchanges, as plain data.
 //! - [`salvage`]: what can be read of a table that may be damaged, and what a MANIFEST says.
 //! - [`verify`]: a table that came from elsewhere, checked whole before it may enter a store.
 //! - [`version`]: the checks that make the above sound, run once when a store is opened.
 //!
-//! What must never be here: policy, threads of our own, network, knowledge of how values are laid out. What
-//! `rust-rocksdb` offers is used from there by the rooms above.
+//! What must never be here: policy, threads of our own, network, knowledge of how values are laid
+//! out. What `rust-rocksdb` offers is used from there by the rooms above.
 //!
 //! # Invariants
 //!
-//! - No panic of a hook reaches C++ and no C++ exception reaches Rust or RocksDB. Both end as an error of the one
-//!   operation they happened in, and are counted ([`contained_failures`]).
-//! - RocksDB's private structs that the shim mirrors belong to one exact version; [`version::self_test`] refuses others.
+//! - No panic of a hook reaches C++ and no C++ exception reaches Rust or RocksDB. Both end as an
+//!   error of the one operation they happened in, and are counted ([`contained_failures`]).
+//! - RocksDB's private structs that the shim mirrors belong to one exact version;
+//!   [`version::self_test`] refuses others.
 //! - A hook that is absent costs nothing: without a tap, files that are written are RocksDB's own.
 //!
 //! # Under the sanitizers
@@ -32,8 +37,9 @@
 //! ECOTONE_SANITIZE=1 cargo test --release -p ecotone-rocks-sys --lib --tests
 //! ```
 //!
-//! compiles the shim (not RocksDB) with AddressSanitizer and UndefinedBehaviorSanitizer and links this package's tests
-//! with them. Nothing else is rebuilt. Run it without the variable to return to the plain build.
+//! compiles the shim (not RocksDB) with AddressSanitizer and UndefinedBehaviorSanitizer and links
+//! this package's tests with them. Nothing else is rebuilt. Run it without the variable to return
+//! to the plain build.
 
 #[allow(unsafe_code)] // hands memory to the kernel
 pub mod awaited_reads;

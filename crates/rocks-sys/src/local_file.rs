@@ -1,9 +1,11 @@
 //! Reads of a store's tables that the kernel can answer from its memory.
 //!
-//! Of a file system of [`crate::filesystem`], and of its local files only. While a thread asks not to be made to wait, what is not in the
-//! kernel's memory, or is not open yet, is RocksDB's error `Busy`; the kernel may begin to read it ahead. RocksDB caches no such answer.
+//! Of a file system of [`crate::filesystem`], and of its local files only. While a thread asks not
+//! to be made to wait, what is not in the kernel's memory, or is not open yet, is RocksDB's error
+//! `Busy`; the kernel may begin to read it ahead. RocksDB caches no such answer.
 //!
-//! What was not there can be noted, so that [`crate::awaited_reads`] brings it into memory before the read is tried again.
+//! What was not there can be noted, so that [`crate::awaited_reads`] brings it into memory before
+//! the read is tried again.
 //!
 //! Threads: what one asks for holds for itself alone.
 
@@ -13,12 +15,25 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::direct_reads::FileNumber;
 use crate::ffi;
 
 /// So many misses are noted at a time: as many as are read at once for one client with gain.
 const MAX_NOTED: usize = 64;
+
+/// Says which bytes are the same: those of one number never change, however often they are read,
+/// and by which descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileNumber(u64);
+
+impl FileNumber {
+    /// One that nothing has.
+    pub fn next() -> Self {
+        static GIVEN: AtomicU64 = AtomicU64::new(0);
+        Self(GIVEN.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 /// Bytes of a file that were not in memory.
 #[derive(Debug)]
@@ -26,7 +41,8 @@ pub struct MissedRead {
     file: Descriptor,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    /// Where they are to be read past the kernel's cache: the number of the [file](crate::direct_reads).
+    /// Where they are to be read past the kernel's cache: the number of the
+    /// [file](crate::direct_reads).
     pub(crate) direct: Option<FileNumber>,
 }
 
@@ -52,7 +68,8 @@ impl AsRawFd for MissedRead {
 }
 
 thread_local! {
-    /// What is noted of files that are read past the kernel's cache; `None` while nobody notes what is missed.
+    /// What is noted of files that are read past the kernel's cache; `None` while nobody notes what
+    /// is missed.
     static DIRECT: RefCell<Option<Vec<MissedRead>>> = const { RefCell::new(None) };
 }
 
@@ -72,8 +89,8 @@ pub(crate) fn note_direct(missed: MissedRead) -> bool {
 
 /// Calls `read`, in which this thread waits for no local file.
 ///
-/// It may still wait for another thread where RocksDB opens tables when they are first read: keep all of them open
-/// (`Options::set_max_open_files(-1)`).
+/// It may still wait for another thread where RocksDB opens tables when they are first read: keep
+/// all of them open (`Options::set_max_open_files(-1)`).
 #[inline]
 pub fn without_waiting<T>(read: impl FnOnce() -> T) -> T {
     let _asked = Asked { before: set(true) };
@@ -97,13 +114,16 @@ fn set(waits_never: bool) -> bool {
     unsafe { ffi::ecotone_waits_never(waits_never) }
 }
 
-/// Calls `run`, and notes what it does not find in memory of files that are read [`without_waiting`], and of those of
-/// [`note_missed`]: as many as are read at once for one client with gain. Each holds a descriptor until it is dropped. Of what `run` does in such a call of its own nothing is noted here.
+/// Calls `run`, and notes what it does not find in memory of files that are read
+/// [`without_waiting`], and of those of [`note_missed`]: as many as are read at once for one client
+/// with gain. Each holds a descriptor until it is dropped. Of what `run` does in such a call of its
+/// own nothing is noted here.
 pub fn noting_missed<T>(run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
     let mut reads = [const { MaybeUninit::<ffi::MissedRead>::uninit() }; MAX_NOTED];
     let mut noted =
         Noted { missed: ffi::MissedReads { reads: reads.as_mut_ptr().cast(), capacity: MAX_NOTED, count: 0 } };
-    // SAFETY: `noted` and `reads` stay where they are until `Noting` ends, which takes the pointer back.
+    // SAFETY: `noted` and `reads` stay where they are until `Noting` ends, which takes the pointer
+    // back.
     let noting = Noting { before: unsafe { ffi::ecotone_notes_missed(&raw mut noted.missed) } };
     let direct = NotingDirect { before: DIRECT.replace(Some(Vec::new())) };
     let done = run();
@@ -114,7 +134,8 @@ pub fn noting_missed<T>(run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
     (done, missed)
 }
 
-/// Notes that `bytes` bytes of `file` at `offset` were not in memory, where [`noting_missed`] asks for it.
+/// Notes that `bytes` bytes of `file` at `offset` were not in memory, where [`noting_missed`] asks
+/// for it.
 pub fn note_missed(file: &File, offset: u64, bytes: u64) {
     // SAFETY: the descriptor is open during the call.
     unsafe { ffi::ecotone_note_missed(file.as_raw_fd(), offset, bytes) }
@@ -149,7 +170,8 @@ impl Noted {
     fn take(&mut self) -> Vec<MissedRead> {
         let count = std::mem::take(&mut self.missed.count);
         let take = |index| {
-            // SAFETY: the shim has written the first `count`, and gives each descriptor to who takes it.
+            // SAFETY: the shim has written the first `count`, and gives each descriptor to who
+            // takes it.
             let ffi::MissedRead { fd, offset, len } = unsafe { ptr::read(self.missed.reads.add(index)) };
             // SAFETY: as above.
             let file = Descriptor::Own(unsafe { OwnedFd::from_raw_fd(fd) });

@@ -1,16 +1,20 @@
 //! Appends to a file through a window of it that is mapped into memory.
 //!
-//! To append is a copy into the kernel's page cache then, without a call of the kernel: what was appended survives a kill of the
-//! process as if it had been written. The window, 256 KiB, is reserved before it is used, so that a full device is an error of an
-//! append and nothing else. Long appends, and all where the file system does not reserve for certain, are calls.
+//! To append is a copy into the kernel's page cache then, without a call of the kernel: what was
+//! appended survives a kill of the process as if it had been written. The window, 256 KiB, is
+//! reserved before it is used, so that a full device is an error of an append and nothing else.
+//! Long appends, and all where the file system does not reserve for certain, are calls.
 //!
-//! While it is appended to, the file is longer than what was appended, and ends in zeros: until [`MappedFile::trim`], or the drop. Who
-//! finds a file whose process was killed finds the zeros, and must take them for nothing.
+//! While it is appended to, the file is longer than what was appended, and ends in zeros: until
+//! [`MappedFile::trim`], or the drop. Who finds a file whose process was killed finds the zeros,
+//! and must take them for nothing.
 //!
-//! Failure: a page that the kernel cannot give (the device has failed, the file was cut by somebody else) raises SIGBUS. With the first
-//! file a handler for it is installed, which makes an error of the append from it; SIGBUS of other memory go to the handler before it.
+//! Failure: a page that the kernel cannot give (the device has failed, the file was cut by somebody
+//! else) raises SIGBUS. With the first file a handler for it is installed, which makes an error of
+//! the append from it; SIGBUS of other memory go to the handler before it.
 //!
-//! Threads: one appends; others may read and sync the file meanwhile, but not beyond what was appended.
+//! Threads: one appends; others may read and sync the file meanwhile, but not beyond what was
+//! appended.
 
 use std::fs::File;
 use std::io;
@@ -38,9 +42,11 @@ unsafe impl Send for MappedFile {}
 unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
-    /// Appends to `file`, which is open for reading and writing, behind its first `len` bytes; what lies behind these is lost. The
-    /// file is expected to end at `limit`, and may grow beyond: where that is near, all appends are calls. With `touches_ahead` pages
-    /// are made ready ahead of fast appends, which saves a fault for each; a sync writes them then, so not where syncs are frequent.
+    /// Appends to `file`, which is open for reading and writing, behind its first `len` bytes; what
+    /// lies behind these is lost. The file is expected to end at `limit`, and may grow beyond:
+    /// where that is near, all appends are calls. With `touches_ahead` pages are made ready ahead
+    /// of fast appends, which saves a fault for each; a sync writes them then, so not where syncs
+    /// are frequent.
     ///
     /// # Errors
     ///
@@ -55,7 +61,8 @@ impl MappedFile {
     ///
     /// # Errors
     ///
-    /// Those of a write, `InvalidInput` where there are more parts. Nothing was appended: the next call writes over what this one left.
+    /// Those of a write, `InvalidInput` where there are more parts. Nothing was appended: the next
+    /// call writes over what this one left.
     pub fn append(&mut self, parts: &[&[u8]]) -> io::Result<u64> {
         let mut borrowed = [ffi::Bytes::borrow(&[]); MAX_PARTS];
         if parts.len() > MAX_PARTS {
@@ -64,7 +71,8 @@ impl MappedFile {
         for (borrowed, part) in borrowed.iter_mut().zip(parts) {
             *borrowed = ffi::Bytes::borrow(part);
         }
-        // SAFETY: the object lives, nobody else uses it during the call, and the parts live through it.
+        // SAFETY: the object lives, nobody else uses it during the call, and the parts live through
+        // it.
         done(unsafe { ffi::ecotone_mapped_file_append(self.raw.as_ptr(), borrowed.as_ptr(), parts.len()) })?;
         let begin = self.len;
         self.len += parts.iter().map(|part| part.len() as u64).sum::<u64>();

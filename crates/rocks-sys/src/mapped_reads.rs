@@ -1,9 +1,10 @@
 //! Reads of a file through memory: a copy out of the kernel's page cache instead of a call.
 //!
-//! For many short reads of a file that does not change any more. The pages that were read count as resident memory of the process until
-//! the drop, though the kernel can take them back at any time.
+//! For many short reads of a file that does not change any more. The pages that were read count as
+//! resident memory of the process until the drop, though the kernel can take them back at any time.
 //!
-//! Failure: as of [`crate::mapped_file`]: a page that the kernel cannot give makes an error of the read, and of all that follow.
+//! Failure: as of [`crate::mapped_file`]: a page that the kernel cannot give makes an error of the
+//! read, and of all that follow.
 //!
 //! Threads: any number may read.
 
@@ -24,7 +25,8 @@ unsafe impl Send for MappedReads {}
 unsafe impl Sync for MappedReads {}
 
 impl MappedReads {
-    /// The first `len` bytes of `file`, which may be closed then. `None` where it cannot be had: empty, or too many at a time.
+    /// The first `len` bytes of `file`, which may be closed then. `None` where it cannot be had:
+    /// empty, or too many at a time.
     #[must_use]
     pub fn new(file: &File, len: u64) -> Option<Self> {
         // SAFETY: the descriptor is open during the call.
@@ -35,7 +37,8 @@ impl MappedReads {
     ///
     /// # Errors
     ///
-    /// `UnexpectedEof` where the file ends before, those of a read else. What `into` holds means nothing then.
+    /// `UnexpectedEof` where the file ends before, those of a read else. What `into` holds means
+    /// nothing then.
     pub fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
         // SAFETY: the object lives, and `into` is as long as it says.
         let errno = unsafe { ffi::ecotone_mapped_reads_copy(self.0.as_ptr(), offset, into.as_mut_ptr(), into.len()) };

@@ -1,18 +1,19 @@
 //! The job that an owner sends and the result that a worker returns, as plain data.
 //!
-//! RocksDB exchanges both as opaque bytes (`CompactionService::schedule`, `open_and_compact`, `CompactionService::wait`). An owner
-//! must look into a result before it hands it to RocksDB: what RocksDB finds wrong after a reported success becomes a
-//! background error that stops the store.
+//! RocksDB exchanges both as opaque bytes (`CompactionService::schedule`, `open_and_compact`,
+//! `CompactionService::wait`). An owner must look into a result before it hands it to RocksDB: what
+//! RocksDB finds wrong after a reported success becomes a background error that stops the store.
 //!
-//! Bytes that come from another process are never trusted: whatever they are, parsing ends in a value or in
-//! [`crate::Error::Malformed`].
+//! Bytes that come from another process are never trusted: whatever they are, parsing ends in a
+//! value or in [`crate::Error::Malformed`].
 
 use crate::Result;
 
 /// What RocksDB asks a worker to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteInput {
-    /// The column family. RocksDB 11.12's worker crashes when the owner's OPTIONS file does not name it, so compare first.
+    /// The column family. RocksDB 11.12's worker crashes when the owner's OPTIONS file does not
+    /// name it, so compare first.
     pub cf_name: String,
     /// Names of all input tables, without directory.
     pub input_files: Vec<String>,
@@ -120,8 +121,8 @@ pub struct RemoteStats {
     pub output_bytes: u64,
     /// Time of the job, in microseconds.
     pub elapsed_us: u64,
-    /// What RocksDB calls CPU time, in microseconds. RocksDB 11.12's worker puts the elapsed time here: who needs CPU time
-    /// measures the worker's threads.
+    /// What RocksDB calls CPU time, in microseconds. RocksDB 11.12's worker puts the elapsed time
+    /// here: who needs CPU time measures the worker's threads.
     pub cpu_us: u64,
     /// Keys that could not be parsed.
     pub corrupt_keys: u64,
@@ -132,14 +133,15 @@ impl RemoteResult {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Malformed`] when they are not such bytes, or name an output in a way that could lead out of its
-    /// directory.
+    /// [`crate::Error::Malformed`] when they are not such bytes, or name an output in a way that
+    /// could lead out of its directory.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         codec::parse_result(bytes)
     }
 
-    /// The same result with its outputs in another directory: for an owner that fetched them. The path is the one that the
-    /// owner's RocksDB renames from, so it must be on the file system of the store.
+    /// The same result with its outputs in another directory: for an owner that fetched them. The
+    /// path is the one that the owner's RocksDB renames from, so it must be on the file system of
+    /// the store.
     ///
     /// # Errors
     ///
@@ -149,9 +151,9 @@ impl RemoteResult {
     }
 }
 
-/// Makes an owner keep the outputs of remote jobs under `<store>/session_tmp/`, where it removes what an earlier run left
-/// when it opens. The worker must be given the same option (`use_session_tmp_dir_for_remote_compaction` comes to it with the
-/// owner's OPTIONS file).
+/// Makes an owner keep the outputs of remote jobs under `<store>/session_tmp/`, where it removes
+/// what an earlier run left when it opens. The worker must be given the same option
+/// (`use_session_tmp_dir_for_remote_compaction` comes to it with the owner's OPTIONS file).
 pub fn keep_outputs_in_session_directory(options: &mut rust_rocksdb::Options) {
     codec::keep_outputs_in_session_directory(options);
 }

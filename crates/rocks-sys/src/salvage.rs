@@ -1,14 +1,17 @@
-//! What can be read of a table that may be damaged, and what a MANIFEST says: for the repair of a store.
+//! What can be read of a table that may be damaged, and what a MANIFEST says: for the repair of a
+//! store.
 //!
-//! A [`SalvagedTable`] is read block by block, as its index names them. A block that is damaged is passed over and reported
-//! as a [`Item::Gap`]; what comes before and after it is read. Where footer, properties or index are damaged nothing can be
-//! read. Nothing is ever written.
+//! A [`SalvagedTable`] is read block by block, as its index names them. A block that is damaged is
+//! passed over and reported as a [`Item::Gap`]; what comes before and after it is read. Where
+//! footer, properties or index are damaged nothing can be read. Nothing is ever written.
 //!
-//! Entries come as they stand: every version of a key, deletions too, in ascending order of keys, and of one key the newest
-//! first. Range deletions come apart from them and reach as far as they were asked to, which may be further than the table:
-//! beyond its bounds they say nothing of entries whose sequence numbers were set to 0.
+//! Entries come as they stand: every version of a key, deletions too, in ascending order of keys,
+//! and of one key the newest first. Range deletions come apart from them and reach as far as they
+//! were asked to, which may be further than the table: beyond its bounds they say nothing of
+//! entries whose sequence numbers were set to 0.
 //!
-//! Threads: a table is used by one at a time. Memory: the table's index, its range deletions, and what one call returns.
+//! Threads: a table is used by one at a time. Memory: the table's index, its range deletions, and
+//! what one call returns.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -79,7 +82,8 @@ pub struct TableDescription {
     pub entries: u64,
     /// Deletions of ranges.
     pub range_deletions: u64,
-    /// No entry has a larger sequence number; not known of range deletions. Huge where the table does not say.
+    /// No entry has a larger sequence number; not known of range deletions. Huge where the table
+    /// does not say.
     pub largest_sequence: u64,
     /// The name of the column family that it was written for; empty where it is not known.
     pub column_family: String,
@@ -91,7 +95,8 @@ pub struct TableDescription {
     pub collected: BTreeMap<String, Vec<u8>>,
     /// Range deletions that can be read, in pieces.
     pub deleted_ranges: Vec<RangeDeletion>,
-    /// How many range deletions these pieces are of: fewer than `range_deletions` where their block is damaged.
+    /// How many range deletions these pieces are of: fewer than `range_deletions` where their block
+    /// is damaged.
     pub range_deletions_read: u64,
 }
 

@@ -30,11 +30,13 @@ pub struct TableMetadata {
     pub smallest_seqno: u64,
     /// The largest sequence number.
     pub largest_seqno: u64,
-    /// Entries, deletions included. Can be 0 for a table whose properties have not been read since the store was opened.
+    /// Entries, deletions included. Can be 0 for a table whose properties have not been read since
+    /// the store was opened.
     pub entries: u64,
     /// Deletions of all kinds.
     pub deletions: u64,
-    /// Reads of this table since the store was opened: one of 1024 is counted, before the filter, in memory only.
+    /// Reads of this table since the store was opened: one of 1024 is counted, before the filter,
+    /// in memory only.
     pub reads_sampled: u64,
     /// Whether a compaction is using it.
     pub being_compacted: bool,
@@ -55,7 +57,8 @@ pub fn live_tables(db: &DB) -> Result<Vec<TableMetadata>> {
     read::live_tables(db)
 }
 
-/// One live table of a column family, as far as it is told for little. Fields are those of [`TableMetadata`].
+/// One live table of a column family, as far as it is told for little. Fields are those of
+/// [`TableMetadata`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FamilyTable {
     /// The number in its name.
@@ -85,7 +88,8 @@ pub fn family_tables(db: &DB, column_family: &impl AsColumnFamilyRef) -> Result<
     read::family_tables(db, column_family)
 }
 
-/// About how many entries the memtable that is written to has from the key `first` to the key `last`, of all versions and deletions.
+/// About how many entries the memtable that is written to has from the key `first` to the key
+/// `last`, of all versions and deletions.
 ///
 /// # Errors
 ///
@@ -107,8 +111,9 @@ pub struct CollectedProperties {
     pub properties: BTreeMap<String, Vec<u8>>,
 }
 
-/// What collectors (see [`crate::properties`]) left in each table of a column family, as far as the names begin with `prefix`. Tables that a compaction has
-/// just replaced come too, as long as a reader who begins may still be given them. Opens tables that are not open.
+/// What collectors (see [`crate::properties`]) left in each table of a column family, as far as the
+/// names begin with `prefix`. Tables that a compaction has just replaced come too, as long as a
+/// reader who begins may still be given them. Opens tables that are not open.
 ///
 /// # Errors
 ///
@@ -121,7 +126,8 @@ pub fn collected_properties(
     read::collected_properties(db, column_family, prefix, &[])
 }
 
-/// The same, without the properties of the tables whose numbers are in `known`, rising: those tables come without any, and are not opened.
+/// The same, without the properties of the tables whose numbers are in `known`, rising: those
+/// tables come without any, and are not opened.
 ///
 /// # Errors
 ///
@@ -199,7 +205,8 @@ mod read {
 
     pub fn memtable_entries(db: &DB, column_family: &impl AsColumnFamilyRef, first: &[u8], last: &[u8]) -> Result<u64> {
         let (first, last) = (ffi::Bytes::borrow(first), ffi::Bytes::borrow(last));
-        // SAFETY: both handles are used only during the call, while they are borrowed; so are the keys.
+        // SAFETY: both handles are used only during the call, while they are borrowed; so are the
+        // keys.
         let record = buffer::call("count the entries of a memtable", |out| unsafe {
             ffi::ecotone_memtable_entries(db.as_raw_ptr().cast(), column_family.inner().cast(), first, last, out)
         })?;
@@ -216,7 +223,8 @@ mod read {
         known: &[u64],
     ) -> Result<Vec<CollectedProperties>> {
         let prefix = ffi::Bytes::borrow(prefix.as_bytes());
-        // SAFETY: both handles are used only during the call, while they are borrowed; so are the prefix and the numbers.
+        // SAFETY: both handles are used only during the call, while they are borrowed; so are the
+        // prefix and the numbers.
         let record = buffer::call("read the properties of its tables", |out| unsafe {
             let (db, family) = (db.as_raw_ptr().cast(), column_family.inner().cast());
             ffi::ecotone_collected_properties(db, family, prefix, known.as_ptr(), known.len(), out)

@@ -1,25 +1,31 @@
 //! A table that came from elsewhere, checked whole before it may enter a store.
 //!
-//! [`read_table`] reads every block and every entry, in C++, at the speed of the disk and without a call per key. It
-//! accepts a table only when all of these hold:
+//! [`read_table`] reads every block and every entry, in C++, at the speed of the disk and without a
+//! call per key. It accepts a table only when all of these hold:
 //!
 //! - it is a block-based table in bytewise order, every block has the checksum it was written with;
-//! - its entries are in strictly ascending internal order (user key ascending, then sequence number descending);
+//! - its entries are in strictly ascending internal order (user key ascending, then sequence number
+//!   descending);
 //! - what was counted equals the table's own properties.
 //!
-//! [`recount_table`] does the same, and finds out whether what collectors left in the table is what its entries amount to.
+//! [`recount_table`] does the same, and finds out whether what collectors left in the table is what
+//! its entries amount to.
 //!
-//! [`TableSummary::check`] compares what was found with a promise, which may come later than the table. It accepts only when:
+//! [`TableSummary::check`] compares what was found with a promise, which may come later than the
+//! table. It accepts only when:
 //!
-//! - each user key is inside `[begin, end)` and each sequence number inside the range that was promised;
+//! - each user key is inside `[begin, end)` and each sequence number inside the range that was
+//!   promised;
 //! - first and last key are those promised, or a range deletion accounts for the difference;
 //! - size, identity and all counts are those promised.
 //!
-//! [`verify_table`] does both, and compares the checksum of the file; [`verify_and_recount_table`] does all of it.
+//! [`verify_table`] does both, and compares the checksum of the file; [`verify_and_recount_table`]
+//! does all of it.
 //!
 //! A worker that forges a consistent table is outside what this can find: see the threat model.
 //!
-//! Threads: any; nothing is shared between calls. Memory: one block at a time, and all range deletions of the table.
+//! Threads: any; nothing is shared between calls. Memory: one block at a time, and all range
+//! deletions of the table.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -121,12 +127,13 @@ pub struct TableSummary {
 }
 
 impl TableSummary {
-    /// Compares what was found in `file` with what was promised of it. A promised checksum of the file is not compared: it
-    /// is none of the table's content.
+    /// Compares what was found in `file` with what was promised of it. A promised checksum of the
+    /// file is not compared: it is none of the table's content.
     ///
     /// # Errors
     ///
-    /// The first difference: [`VerifyError::Foreign`], [`VerifyError::CountMismatch`] or [`VerifyError::OutOfRange`].
+    /// The first difference: [`VerifyError::Foreign`], [`VerifyError::CountMismatch`] or
+    /// [`VerifyError::OutOfRange`].
     pub fn check(&self, file: &Path, expected: &ExpectedTable) -> Result<(), VerifyError> {
         compare::check(self, file, expected)
     }
@@ -204,8 +211,8 @@ pub enum VerifyError {
 /// The name RocksDB gives to the checksum of [`file_checksum`].
 pub const FILE_CHECKSUM_FUNCTION: &str = "FileChecksumCrc32c";
 
-/// Reads the whole table at `path` (on the local file system, not through any hook) and tells what is in it. Ends at the next
-/// entry when another thread sets `stop`.
+/// Reads the whole table at `path` (on the local file system, not through any hook) and tells what
+/// is in it. Ends at the next entry when another thread sets `stop`.
 ///
 /// # Errors
 ///
@@ -214,14 +221,15 @@ pub fn read_table(path: &Path, stop: &AtomicBool) -> Result<TableSummary, Verify
     read::read_table(path, stop)
 }
 
-/// The same, and shows each entry to `collector` as if the table were being written; range deletions are cut where they overlap. The
-/// properties that the collector would leave in it must be those that are in it: whoever relies on them need not trust who wrote the table.
-/// Those named in `may_lack` may be missing, not differ. Takes a call for each entry.
+/// The same, and shows each entry to `collector` as if the table were being written; range
+/// deletions are cut where they overlap. The properties that the collector would leave in it must
+/// be those that are in it: whoever relies on them need not trust who wrote the table. Those named
+/// in `may_lack` may be missing, not differ. Takes a call for each entry.
 ///
 /// # Errors
 ///
-/// As [`read_table`]; [`VerifyError::Foreign`] for a table without such a property, [`VerifyError::CountMismatch`] where one says
-/// something else than the entries.
+/// As [`read_table`]; [`VerifyError::Foreign`] for a table without such a property,
+/// [`VerifyError::CountMismatch`] where one says something else than the entries.
 pub fn recount_table(
     path: &Path,
     stop: &AtomicBool,
@@ -273,7 +281,8 @@ fn verify_as_read(
     Ok(found)
 }
 
-/// The crc32c of a whole file as RocksDB's `FileChecksumGenCrc32c` writes it into a MANIFEST: 4 bytes, most significant first.
+/// The crc32c of a whole file as RocksDB's `FileChecksumGenCrc32c` writes it into a MANIFEST: 4
+/// bytes, most significant first.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! The checks without which this crate must not be used.
 //!
-//! The shim is compiled against the headers of one RocksDB and mirrors two structs that are private to its C API
-//! (`rocksdb_t`, `rocksdb_env_t`). [`self_test`] proves, in the process that runs, that library and headers are the same
-//! version and that the mirrors read what the C API wrote.
+//! The shim is compiled against the headers of one RocksDB and mirrors two structs that are private
+//! to its C API (`rocksdb_t`, `rocksdb_env_t`). [`self_test`] proves, in the process that runs,
+//! that library and headers are the same version and that the mirrors read what the C API wrote.
 
 use std::fmt;
 
@@ -40,7 +40,8 @@ pub fn library() -> RocksDbVersion {
     probe::library()
 }
 
-/// Checks versions and mirrored structs. Cheap (microseconds) and without side effects; call it before opening a store.
+/// Checks versions and mirrored structs. Cheap (microseconds) and without side effects; call it
+/// before opening a store.
 ///
 /// # Errors
 ///

@@ -1,13 +1,16 @@
-//! Where a server that runs can be asked: a small file in its folder, for commands that are given the folder.
+//! Where a server that runs can be asked: a small file in its folder, for commands that are given
+//! the folder.
 //!
 //! ```text
 //! serving.json   {"pid":4711,"clients":["127.0.0.1:6379"],"tls":[],"socket":null,"http":["127.0.0.1:7480"]}
 //! ```
 //!
-//! It is replaced whole when the server has begun to listen, and removed when it stops. A server that was killed leaves it behind, so nobody
-//! believes it who has not found, by the lock of the store, that the process which wrote it has the store open ([`of`]).
+//! It is replaced whole when the server has begun to listen, and removed when it stops. A server
+//! that was killed leaves it behind, so nobody believes it who has not found, by the lock of the
+//! store, that the process which wrote it has the store open ([`of`]).
 //!
-//! Failure: a server whose file cannot be written, as on a full disk, runs without it and [tries again](Announced::try_again).
+//! Failure: a server whose file cannot be written, as on a full disk, runs without it and [tries
+//! again](Announced::try_again).
 
 use std::fs;
 use std::io;
@@ -62,7 +65,8 @@ impl Addresses {
     }
 }
 
-/// Where the server in `folder` listens whose process is `pid`; `None` where the folder does not say, or another process has said it.
+/// Where the server in `folder` listens whose process is `pid`; `None` where the folder does not
+/// say, or another process has said it.
 pub fn of(folder: &Path, pid: i32) -> Option<Addresses> {
     let path = folder.join(ADDRESSES_FILE);
     let text = fs::metadata(&path).ok().filter(|found| found.len() <= MAX_BYTES).and_then(|_| fs::read(&path).ok())?;
@@ -85,7 +89,7 @@ impl Announced {
         if let Some(error) = &failure {
             tracing::warn!(
                 file = %folder.join(ADDRESSES_FILE).display(), %error,
-                "commands that are given the folder of this server cannot be told where it listens; this is tried again"
+                "commands that are given the folder of this server cannot find out where it listens; this is tried again"
             );
         }
         Self { folder: folder.to_path_buf(), addresses, failure: Mutex::new(failure) }

@@ -1,6 +1,7 @@
 //! Clients that are served over the store: the keyspace, the service, and the threads that listen.
 //!
-//! Stop order: the threads first, which answer what they have begun; then nobody holds the store any more but its owner.
+//! Stop order: the threads first, which answer what they have begun; then nobody holds the store
+//! any more but its owner.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ecotone_engine::{Durability, DutyObserver, Error as StoreError, Store};
-use ecotone_resp::keyspace::Keyspace;
-use ecotone_resp::serve::{Listen, Listening, Machine, Pulse, ServeError, Server};
+use ecotone_keyspace::Keyspace;
+use ecotone_resp::serve::{Heartbeat, Listen, Listening, Machine, ServeError, Server};
 use ecotone_resp::service::Service;
 use tracing::{info, warn};
 
@@ -19,7 +20,7 @@ use crate::host::{Around, ServerHost};
 use crate::host_load::HostLoad;
 use crate::options::ClientOptions;
 
-/// A clock that is set right by less than this is nothing to be told of.
+/// A clock that is corrected by less than this is not worth a warning.
 const CLOCK_WARNING: Duration = Duration::from_secs(60);
 
 /// Clients are served until it is stopped.
@@ -58,7 +59,7 @@ impl Served {
             match Keyspace::forget_time(&store) {
                 // A full store is there to be read; keys expire by the later clock meanwhile.
                 Err(error @ (StoreError::OutOfSpace { .. } | StoreError::DiskFull { .. })) => {
-                    warn!(%error, "clients.trust_system_clock has no effect yet: start once more when there is room");
+                    warn!(%error, "clients.trust_system_clock has no effect yet: start once more when there is free space");
                 }
                 forgotten => forgotten?,
             }
@@ -79,7 +80,7 @@ impl Served {
             ServeError::Thread(source) => Error::Thread { what: "clients", source },
         })?;
         host.serves(&service, server.listening().clone());
-        tell(server.listening(), has_password, asks_certificate);
+        log_addresses(server.listening(), has_password, asks_certificate);
         Ok(Served { server, service })
     }
 
@@ -94,13 +95,13 @@ impl Served {
     }
 
     /// The signs of life of its threads.
-    pub(crate) fn pulses(&self) -> &Arc<[Pulse]> {
-        self.server.pulses()
+    pub(crate) fn heartbeats(&self) -> &Arc<[Heartbeat]> {
+        self.server.heartbeats()
     }
 
     /// Takes no more requests, sends what is owed, and closes all connections.
     pub(crate) fn stop(self) {
-        // Its client is told before it is disconnected.
+        // Its client gets the error before it is disconnected.
         self.service.compactions.end();
         self.server.stop();
         self.service.inspections.finish();
@@ -141,7 +142,7 @@ fn warn_if_anybody_reads_the_password(config: &Config) {
     if mode & 0o004 != 0 {
         warn!(
             file = %file.display(), mode = format!("{:o}", mode & 0o777),
-            "clients.password stands in a file that everybody may read: chmod 640, or give it by ECOTONE_CLIENTS_PASSWORD"
+            "clients.password is in a file that everybody may read: chmod 640, or give it by ECOTONE_CLIENTS_PASSWORD"
         );
     }
 }
@@ -150,13 +151,13 @@ fn warn_of_clock(ahead: Duration) {
     if ahead >= CLOCK_WARNING {
         warn!(
             ahead_s = ahead.as_secs(),
-            "the system's clock is behind the time that this store has seen, and keys expire by the later one. If the system's clock is right \
+            "the system's clock is behind the latest time of this store, and keys expire by the later one. If the system's clock is right \
              now and was ahead before, start once with clients.trust_system_clock = true"
         );
     }
 }
 
-fn tell(listening: &Listening, has_password: bool, asks_certificate: bool) {
+fn log_addresses(listening: &Listening, has_password: bool, asks_certificate: bool) {
     let addresses = listening.addresses.iter().map(ToString::to_string);
     let socket = listening.socket.iter().map(|path| path.display().to_string());
     let plain = addresses.chain(socket).collect::<Vec<_>>().join(", ");

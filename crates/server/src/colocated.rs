@@ -1,17 +1,18 @@
-//! Load that shares a server's cores with its store: what an application next to it would do (EdgePilot, section V-C).
+//! Load that shares a server's cores with its store: what an application next to it would do
+//! (EdgePilot, section V-C).
 //!
-//! Each thread computes square roots, as the papers' `stress` does, and takes an emulated core like any other busy thread.
-//! Its energy is the application's: the meter shows it as unattributed.
+//! Each thread computes square roots, as the papers' `stress` does, and takes an emulated core like
+//! any other busy thread. Its energy is the application's: the meter shows it as unattributed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use ecotone_power::cores::CoreBinder;
+use ecotone_energy::cores::CoreBinder;
 
 use crate::error::{Error, Result};
 
-/// Square roots between two looks at the stop flag: some tens of microseconds.
+/// Square roots between two checks of the stop flag: some tens of microseconds.
 const ROOTS_PER_ROUND: u32 = 10_000;
 
 /// The running threads. Stopped when dropped.
@@ -57,7 +58,7 @@ impl Drop for Colocated {
 }
 
 fn compute(binder: &dyn CoreBinder, stop: &AtomicBool) {
-    let thread = ecotone_power::this_thread_id();
+    let thread = ecotone_energy::this_thread_id();
     binder.enter(thread);
     let mut value = 2.0_f64;
     while !stop.load(Ordering::Relaxed) {

@@ -1,8 +1,9 @@
 //! Wires one server: cores, meter, federation, store, monitor.
 //!
-//! Start order: the federation first, since the store's compactions are placed by it; the load is reported once the store is
-//! open; clients last. Stop order: clients first, then the store, so that no compaction asks a federation that is gone. Metrics and
-//! health checks come before all and go last, so that who asks is always answered.
+//! Start order: the federation first, since the store's compactions are placed by it; the load is
+//! reported once the store is open; clients last. Stop order: clients first, then the store, so
+//! that no compaction asks a federation that is gone. Metrics and health checks come before all and
+//! go last, so that who asks is always answered.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,17 +12,17 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ecotone_cluster::{Federation, FederationStatistics, Limits, Options};
+use ecotone_energy::cores::{CgroupCores, CoreBinder, Unbound};
+use ecotone_energy::{EnergyMeter, PowerModel, Reading, ThreadDuties};
 use ecotone_engine::{
     CompactionFinished, Counters, LocalSlots, OpenMode, StallChanged, StallCondition, Store, StoreEvents,
 };
-use ecotone_offload::{Federation, FederationStatistics, Limits, Options};
-use ecotone_policy::duty::DutyObserver;
 use ecotone_policy::machine::{ModelReport, Parameters, WhenNoneInTime};
-use ecotone_policy::units::{Bytes, Cores, Tables};
-use ecotone_power::cores::{CgroupCores, CoreBinder, Unbound};
-use ecotone_power::{EnergyMeter, PowerModel, Reading, ThreadDuties};
 use ecotone_resp::serve::Listening;
 use ecotone_resp::service::Service;
+use ecotone_types::DutyObserver;
+use ecotone_types::units::{Bytes, Cores, Tables};
 use parking_lot::{Condvar, Mutex};
 use tracing::{info, warn};
 
@@ -32,10 +33,10 @@ use crate::error::{Error, Result};
 use crate::host::Around;
 use crate::host_memory::host_memory;
 use crate::http::HttpServer;
-use crate::http::face::{ClientParts, Face, Parts};
 use crate::http::health::Health;
+use crate::http::status::{ClientParts, ServerStatus, ServingParts};
 use crate::memory_shares::suit_clients;
-use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, Watch};
+use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, SamplerState};
 use crate::open_files::share_with_store;
 use crate::options::{ClientOptions, ServeOptions};
 use crate::requests::Requests;
@@ -44,10 +45,10 @@ use crate::sample_base::{SampleBase, counting_from};
 /// Time between two samples: the papers' monitors take one a second.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why the federation does not start, with what to do where that is known.
-fn cannot_start(error: ecotone_offload::Error) -> Error {
+/// Why the federation does not start, and what to do where there is something to do.
+fn cannot_start(error: ecotone_cluster::Error) -> Error {
     match error {
-        ecotone_offload::Error::Listen { .. } => Error::Configuration(format!(
+        ecotone_cluster::Error::Listen { .. } => Error::Configuration(format!(
             "{error}; other servers are listened for there: choose another address (--listen or federation.listen), or end the process that has it"
         )),
         error => error.into(),
@@ -61,13 +62,13 @@ pub struct Daemon {
     store: Option<Arc<Store>>,
     federation: Arc<Federation>,
     duties: Arc<ThreadDuties>,
-    watch: Arc<Watch>,
+    sampler: Arc<SamplerState>,
     progress: Arc<Mutex<Option<ProgressSource>>>,
     colocated: Arc<Mutex<Colocated>>,
-    sampler: Option<Sampler>,
+    sampler_thread: Option<Sampler>,
     begin: Mutex<Begin>,
     sample_base: Arc<Mutex<SampleBase>>,
-    face: Arc<Face>,
+    status: Arc<ServerStatus>,
     /// Last, so that it answers while the rest is dropped.
     http: Option<HttpServer>,
 }
@@ -88,7 +89,7 @@ pub struct Sums {
     pub stall_ms: f64,
     /// The length of each such time.
     pub stalls_ms: Vec<f64>,
-    /// Most tables seen in L0, looked at once a second.
+    /// Most tables in L0, sampled once a second.
     pub l0_tables_max: u64,
     /// Compactions of this store that ran elsewhere.
     pub offloaded: u64,
@@ -115,9 +116,9 @@ impl Daemon {
         if options.cores == 0 {
             return Err(Error::Configuration("a server needs at least one core (--cores)".into()));
         }
-        let face = Arc::new(Face::default());
+        let status = Arc::new(ServerStatus::default());
         let http = match &options.http {
-            Some(http) => HttpServer::start(http, face.clone())?,
+            Some(http) => HttpServer::start(http, status.clone())?,
             None => None,
         };
         if let Some(http) = &http {
@@ -134,17 +135,18 @@ impl Daemon {
         let meter = EnergyMeter::start(model)?;
         let duties = Arc::new(ThreadDuties::new(meter.clone(), binder.clone()));
         let sample_base = Arc::new(Mutex::new(SampleBase::default()));
-        let watch = Arc::new(Watch::new(&options, sink.map(|sink| counting_from(sample_base.clone(), sink))));
+        let sampler = Arc::new(SamplerState::new(&options, sink.map(|sink| counting_from(sample_base.clone(), sink))));
 
         let mut policy = Parameters { policy: options.policy, ..Parameters::default() };
         // Until the first flushes tell: a table of L0 holds one memtable.
         policy.rate.prior_input_bytes_per_table = Bytes(options.store.memtable_bytes);
-        // ECO-KVS runs it at home when nobody ends in time. The stall then comes in any case, and the server that ends soonest
-        // makes it shortest; at home it would last longest, and the next job would begin in it.
+        // ECO-KVS runs it at home when nobody ends in time. The stall then comes in any case, and
+        // the server that ends soonest makes it shortest; at home it would last longest, and the
+        // next job would begin in it.
         policy.when_none_in_time = WhenNoneInTime::FastestIfFaster;
         policy.stall_threshold_tables = Tables(f64::from(options.store.l0_slowdown_trigger));
-        // The forecast counts tables in level 0. The memtable that fills and those that wait or are being flushed are on their way when it is
-        // made, and arrive early in the compaction.
+        // The forecast counts tables in level 0. The memtable that fills and those that wait or are
+        // being flushed are on their way when it is made, and arrive early in the compaction.
         let on_their_way = Tables(f64::from(options.store.memtable_count));
         policy.stall_margin_tables = on_their_way.min(policy.stall_threshold_tables * 0.5);
         let subcompactions = options.policy.max_subcompactions(Cores(f64::from(options.cores)));
@@ -162,7 +164,7 @@ impl Daemon {
                 steps: None,
             },
             duties.clone(),
-            watch.clone(),
+            sampler.clone(),
         );
         let federation = Arc::new(federation.map_err(cannot_start)?);
 
@@ -170,7 +172,7 @@ impl Daemon {
         options.store.local_slots = Some(LocalSlots::new(Limits::default().fallback_slots));
         options.store.offload = Some(federation.offload());
         options.store.duties = Some(duties.clone());
-        let events = Arc::new(Events { federation: OnceLock::new(), watch: watch.clone() });
+        let events = Arc::new(Events { federation: OnceLock::new(), sampler: sampler.clone() });
         // Weak: the store holds its listener, the federation the store's offload.
         let _ = events.federation.set(Arc::downgrade(&federation));
         options.store.events = Some(events);
@@ -186,12 +188,12 @@ impl Daemon {
         if let Some(opened) = &options.opened {
             opened();
         }
-        federation.set_load_source(watch.clone());
+        federation.set_load_source(sampler.clone());
 
         let progress = Arc::new(Mutex::new(None));
         let colocated = Arc::new(Mutex::new(Colocated::new(binder)));
         let monitor = Monitor::new(
-            watch.clone(),
+            sampler.clone(),
             store.clone(),
             meter,
             federation.clone(),
@@ -206,8 +208,8 @@ impl Daemon {
             federation: federation.statistics(),
         });
         // The opening may have taken long.
-        watch.does(Instant::now(), Doing::Sampling);
-        let sampler = Sampler::start(monitor)?;
+        sampler.does(Instant::now(), Doing::Sampling);
+        let sampler_thread = Sampler::start(monitor)?;
         info!(directory = %options.directory.display(), "the store is open");
         let served = match options.clients.take() {
             Some(clients) => {
@@ -215,7 +217,7 @@ impl Daemon {
                     store: store.clone(),
                     federation: federation.clone(),
                     duties: duties.clone(),
-                    watch: watch.clone(),
+                    sampler: sampler.clone(),
                     name: federation.name().clone(),
                     join: options.join.clone(),
                     policy: options.policy,
@@ -223,22 +225,22 @@ impl Daemon {
                 };
                 let served = Served::start(clients, around, options.store.durability, duties.clone())?;
                 served.service().keyspace.ranks().limit_to(rank_bytes);
-                // Weak: the watch outlives the service, which holds the store.
+                // Weak: the sampler state outlives the service, which holds the store.
                 let service = Arc::downgrade(served.service());
-                watch.count_commands(Box::new(move || {
+                sampler.count_commands(Box::new(move || {
                     service.upgrade().map_or(0, |service| service.statistics.commands.load(Ordering::Relaxed))
                 }));
                 let service = Arc::downgrade(served.service());
-                watch.count_keys(Box::new(move || Some(service.upgrade()?.keyspace.counted()?.keys)));
+                sampler.count_keys(Box::new(move || Some(service.upgrade()?.keyspace.cached_key_count()?.keys)));
                 Some(served)
             }
             None => None,
         };
-        face.serves(Parts {
-            watch: watch.clone(),
+        status.serves(ServingParts {
+            sampler: sampler.clone(),
             clients: served.as_ref().map(|served| ClientParts {
                 service: Arc::downgrade(served.service()),
-                lanes: served.pulses().clone(),
+                event_loops: served.heartbeats().clone(),
             }),
             name: federation.name().as_str().to_owned(),
             role: if options.join.is_some() { "member" } else { "coordinator" },
@@ -250,20 +252,20 @@ impl Daemon {
         let http_addresses = http.as_ref().map(HttpServer::addresses).unwrap_or_default();
         let addresses = Addresses::of_this_process(served.as_ref().map(Served::listening), http_addresses);
         let announced = Arc::new(Announced::new(&options.directory, addresses));
-        sampler.announces(&announced);
+        sampler_thread.announces(&announced);
         Ok(Daemon {
             announced: Some(announced),
             served,
             store: Some(store),
             federation,
             duties,
-            watch,
+            sampler,
             progress,
             colocated,
-            sampler: Some(sampler),
+            sampler_thread: Some(sampler_thread),
             begin,
             sample_base,
-            face,
+            status,
             http,
         })
     }
@@ -290,7 +292,7 @@ impl Daemon {
 
     /// Whether it lives and is ready.
     pub fn health(&self) -> Health {
-        Health { face: self.face.clone() }
+        Health { status: self.status.clone() }
     }
 
     /// This server's name in the federation.
@@ -303,7 +305,7 @@ impl Daemon {
         self.federation.address()
     }
 
-    /// What threads of a workload tell when they begin and end.
+    /// What threads of a workload call when they begin and end.
     pub fn duties(&self) -> Arc<dyn DutyObserver> {
         self.duties.clone()
     }
@@ -318,14 +320,14 @@ impl Daemon {
         };
         *self.begin.lock() = Begin { energy, counters, federation: self.federation.statistics() };
         *self.progress.lock() = Some(Arc::new(source));
-        self.watch.begin();
-        if let Some(sampler) = &self.sampler {
+        self.sampler.begin();
+        if let Some(sampler) = &self.sampler_thread {
             sampler.align();
         }
     }
 
-    /// As [`begin_workload`](Self::begin_workload), where the workload is what clients ask for from now on. Returns what they have asked
-    /// for before; `None` where no clients are served.
+    /// As [`begin_workload`](Self::begin_workload), where the workload is what clients ask for from
+    /// now on. Returns what they have asked for before; `None` where no clients are served.
     pub fn begin_requests(&self) -> Option<Requests> {
         let service = Arc::clone(self.service()?);
         let before = Requests::of(&service);
@@ -346,12 +348,13 @@ impl Daemon {
         self.colocated.lock().set(count)
     }
 
-    /// What the server has done and used since [`begin_workload`](Self::begin_workload), or since its start.
+    /// What the server has done and used since [`begin_workload`](Self::begin_workload), or since
+    /// its start.
     pub fn sums(&self) -> Sums {
         let begin = self.begin.lock();
         let counters = self.store().counters();
         let federation = self.federation.statistics();
-        let (stalls_ms, l0_tables_max) = self.watch.stalls();
+        let (stalls_ms, l0_tables_max) = self.sampler.stalls();
         let less = |now: &std::collections::HashMap<&'static str, u64>, then: &std::collections::HashMap<_, u64>| {
             now.iter()
                 .map(|(reason, count)| ((*reason).to_owned(), count - then.get(reason).unwrap_or(&0)))
@@ -381,18 +384,20 @@ impl Daemon {
     /// Stops the server and closes the store.
     ///
     /// # Errors
-    /// [`Error::Store`] if the store could not be closed cleanly; nothing acknowledged is lost by it.
+    /// [`Error::Store`] if the store could not be closed cleanly; nothing acknowledged is lost by
+    /// it.
     pub fn stop(mut self) -> Result<()> {
-        self.face.stops();
+        self.status.stops();
         self.announced.take();
         if let Some(served) = self.served.take() {
             served.stop();
         }
-        self.sampler.take();
+        self.sampler_thread.take();
         *self.progress.lock() = None;
         match self.store.take().map(Arc::try_unwrap) {
             Some(Ok(store)) => Ok(store.close()?),
-            // A request that took too long to wait for it. The process ends with it, so what was acknowledged is to be durable now.
+            // A request that took too long to wait for it. The process ends with it, so what was
+            // acknowledged is to be durable now.
             Some(Err(store)) => {
                 warn!(
                     "a request is still under way: the store is left as it is, and its log is replayed at the next start"
@@ -407,7 +412,7 @@ impl Daemon {
 /// Passes the store's events to the federation.
 struct Events {
     federation: OnceLock<Weak<Federation>>,
-    watch: Arc<Watch>,
+    sampler: Arc<SamplerState>,
 }
 
 impl StoreEvents for Events {
@@ -418,7 +423,7 @@ impl StoreEvents for Events {
     }
 
     fn stall_changed(&self, event: &StallChanged) {
-        self.watch.note_stall(event.to != StallCondition::Normal);
+        self.sampler.note_stall(event.to != StallCondition::Normal);
     }
 }
 
@@ -433,7 +438,7 @@ struct SamplerShared {
     /// What is tried again each second until it is written.
     announced: OnceLock<Weak<Announced>>,
     next: Mutex<Instant>,
-    wake: Condvar,
+    notifier: Condvar,
 }
 
 impl Sampler {
@@ -442,7 +447,7 @@ impl Sampler {
             stop: AtomicBool::new(false),
             announced: OnceLock::new(),
             next: Mutex::new(Instant::now()),
-            wake: Condvar::new(),
+            notifier: Condvar::new(),
         });
         let inside = shared.clone();
         let thread = std::thread::Builder::new()
@@ -453,9 +458,10 @@ impl Sampler {
                         let mut next = inside.next.lock();
                         while !inside.stop.load(Ordering::Acquire) && Instant::now() < *next {
                             let until = *next;
-                            inside.wake.wait_until(&mut next, until);
+                            inside.notifier.wait_until(&mut next, until);
                         }
-                        // From the planned time on, so that samples do not drift; a late one is not made up for.
+                        // From the planned time on, so that samples do not drift; a late one is not
+                        // made up for.
                         *next = (*next + SAMPLE_INTERVAL).max(Instant::now());
                     }
                     if inside.stop.load(Ordering::Acquire) {
@@ -479,16 +485,16 @@ impl Sampler {
     /// Samples now and then every second.
     fn align(&self) {
         *self.shared.next.lock() = Instant::now();
-        self.shared.wake.notify_all();
+        self.shared.notifier.notify_all();
     }
 }
 
 impl Drop for Sampler {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Under the lock, so that the thread is either before its look at the flag or in its wait.
+        // Under the lock, so that the thread is either before it reads the flag or in its wait.
         drop(self.shared.next.lock());
-        self.shared.wake.notify_all();
+        self.shared.notifier.notify_all();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

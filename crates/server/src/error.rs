@@ -17,10 +17,10 @@ pub enum Error {
     Store(#[from] ecotone_engine::Error),
     /// The federation could not be started.
     #[error("federation: {0}")]
-    Federation(#[from] ecotone_offload::Error),
+    Federation(#[from] ecotone_cluster::Error),
     /// Energy or cores could not be set up.
     #[error("power: {0}")]
-    Power(#[from] ecotone_power::PowerError),
+    Power(#[from] ecotone_energy::EnergyError),
     /// The system refused a thread.
     #[error("cannot start a thread for {what}: {source}")]
     Thread {
@@ -35,7 +35,8 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// The system refused something: of a full device, free some; then run it again, and it goes on from there.
+    /// The system refused something: of a full device, free some; then run it again, and it goes on
+    /// from there.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// What was tried.

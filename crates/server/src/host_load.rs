@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-/// Ticks per second of `/proc/stat`: 100 on every Linux architecture that Ecotone runs on (USER_HZ).
+/// Ticks per second of `/proc/stat`: 100 on every Linux architecture that Ecotone runs on
+/// (USER_HZ).
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Remembers the last count to give the difference.
@@ -15,7 +16,8 @@ impl HostLoad {
         HostLoad { last: None }
     }
 
-    /// Cores that were idle since the last call; `None` at the first call or where the kernel does not tell.
+    /// Cores that were idle since the last call; `None` at the first call or where the kernel does
+    /// not count.
     pub(crate) fn idle_cores(&mut self) -> Option<f64> {
         let idle = idle_seconds(&std::fs::read_to_string("/proc/stat").ok()?)?;
         let now = Instant::now();

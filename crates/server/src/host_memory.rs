@@ -1,6 +1,7 @@
 //! How much memory there is for this process.
 //!
-//! The machine's, or the least limit of the control groups it is in, both versions. What cannot be read counts as no limit.
+//! The machine's, or the least limit of the control groups it is in, both versions. What cannot be
+//! read counts as no limit.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +10,9 @@ use std::path::Path;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HostMemory {
     pub(crate) bytes: u64,
-    /// The limit is that of the very control group that this process is in: what is below it is for this process, and for others only if they
-    /// were put into the same group. Else all others on the machine, or in the group above, take of it.
+    /// The limit is that of the very control group that this process is in: what is below it is for
+    /// this process, and for others only if they were put into the same group. Else all others on
+    /// the machine, or in the group above, take of it.
     pub(crate) is_own: bool,
 }
 
@@ -35,7 +37,8 @@ fn total(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The limits of the group that a line of /proc/self/cgroup names (`9:memory:/a/b` or `0::/a/b`), and of those above it.
+/// The limits of the group that a line of /proc/self/cgroup names (`9:memory:/a/b` or `0::/a/b`),
+/// and of those above it.
 fn limits_of(line: &str, cgroups: &Path) -> Vec<HostMemory> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { return Vec::new() };
@@ -46,10 +49,12 @@ fn limits_of(line: &str, cgroups: &Path) -> Vec<HostMemory> {
     };
     let own = mount.join(group.trim_start_matches('/'));
     let above = own.ancestors().take_while(|folder| folder.starts_with(&mount));
-    // `max`, no limit, is no number; version 1 writes a number beyond all memory, which is never the least.
+    // `max`, no limit, is no number; version 1 writes a number beyond all memory, which is never
+    // the least.
     let limit = |folder: &Path| {
         let bytes = fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()?;
-        // Without a namespace of its own a container sees its group as the root, but reads of itself where that is outside.
+        // Without a namespace of its own a container sees its group as the root, but reads of
+        // itself where that is outside.
         let is_own = folder == own || (folder == mount && !own.exists());
         Some(HostMemory { bytes, is_own })
     };

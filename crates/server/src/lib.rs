@@ -1,10 +1,12 @@
 //! The daemon: one server of a federation, wired together.
 //!
-//! This room reads the [`config`]uration, opens a store, meters its energy, joins a federation, serves clients, watches all of it once a
-//! second and tells what it sees as [`record`]s and, by HTTP, as metrics and health checks. What clients speak belongs to the protocol's room; the workload that the lab
-//! runs inside a server belongs to the bench.
+//! This crate reads the [`config`]uration, opens a store, meters its energy, joins a federation,
+//! serves clients, samples all of it once a second, and shows the samples as [`record`]s and, by
+//! HTTP, as metrics and health checks. What clients speak belongs to resp; the workload that the
+//! lab runs inside a server belongs to bench.
 //!
-//! What must never be in it: decisions (policy), how a job is carried out (offload), how values are stored (engine).
+//! What must never be in it: decisions (policy), how a job is carried out (cluster), how values are
+//! stored (engine).
 
 pub mod addresses;
 pub mod backup;
@@ -24,13 +26,12 @@ mod options;
 pub mod record;
 mod requests;
 mod sample_base;
-mod seen;
 mod store_options;
 
 pub use daemon::{Daemon, Sums};
-pub use ecotone_offload::free_bytes;
-pub use ecotone_resp::keyspace::DerivedKeys;
-pub use ecotone_resp::service::{Allocator, AllocatorCounts};
+pub use ecotone_cluster::free_bytes;
+pub use ecotone_keyspace::DerivedKeys;
+pub use ecotone_resp::host::{Allocator, AllocatorCounts};
 pub use error::{Error, Result};
 pub use http::health::{Health, SILENT_LIMIT};
 pub use http::reference as metrics_reference;

@@ -2,20 +2,23 @@
 
 use ecotone_engine::{MIN_LIMIT_BYTES, MemoryLimit, StoreOptions};
 
-use ecotone_resp::keyspace::ranks;
+use ecotone_keyspace::ranks;
 
 use crate::host_memory::HostMemory;
 
-/// The share of the machine's memory that block cache, rows and memtables of a server with clients take unless told otherwise: the kernel's
-/// cache, the clients and others on the machine need the rest.
+/// The share of the machine's memory that block cache, rows and memtables of a server with clients
+/// take unless set otherwise: the kernel's cache, the clients and others on the machine need the
+/// rest.
 const MEMORY_SHARE: u64 = 8;
 
-/// The same without rows where the memory is for the server alone. The allocator's holes and the tables of the cache make of it nearly twice as
-/// much, and where a quarter and as many rows were taken the kernel ended a server that was read in many ways at a time.
+/// The same without rows where the memory is for the server alone. The allocator's holes and the
+/// tables of the cache make of it nearly twice as much, and where a quarter and as many rows were
+/// taken the kernel ended a server that was read in many ways at a time.
 const OWN_MEMORY_SHARE: u64 = 8;
 
-/// The share that rows take of such memory, from so much of it on. Values are read past the kernel's cache where it can keep few of them, so what it
-/// had of them is theirs. Of less memory the process itself takes so much that as many rows would be too many.
+/// The share that rows take of such memory, from so much of it on. Values are read past the
+/// kernel's cache where it can keep few of them, so what it had of them is theirs. Of less memory
+/// the process itself takes so much that as many rows would be too many.
 const OWN_ROW_SHARE: u64 = 4;
 const MIN_FOR_ROWS: u64 = 512 << 20;
 
@@ -32,28 +35,33 @@ const MIN_KERNEL_SHARE: u64 = 8;
 const MIN_MEMORY_BYTES: u64 = 64 << 20;
 const MAX_SHARE: u64 = 4;
 
-/// The share of what is given that rows take unless told otherwise.
+/// The share of what is given that rows take unless set otherwise.
 const ROW_SHARE: u64 = 2;
 
-/// The share of all that is given that [ranks] of large sorted sets may take, up to [`ranks::MAX_BYTES`]: of that of rows, unless those were said. A set of a million
-/// members takes half a mebibyte.
+/// The share of all that is given that [ranks] of large sorted sets may take, up to
+/// [`ranks::MAX_BYTES`]: of that of rows, unless those were said. A set of a million members takes
+/// half a mebibyte.
 const RANKS_SHARE: u64 = 64;
 
-/// The share of the rest that one memtable takes unless told otherwise, and the most it takes: values of clients are often too short to be
-/// kept apart, and small memtables have such values compacted again and again.
+/// The share of the rest that one memtable takes unless set otherwise, and the most it takes:
+/// values of clients are often too short to be separated, and small memtables have such values
+/// compacted again and again.
 const MEMTABLE_SHARE: u64 = 16;
 const MAX_MEMTABLE_BYTES: u64 = 32 << 20;
 
-/// The first level holds at least twice as much as the memtables whose tables start its compaction: written out and compressed they are a fraction of
-/// that, and as long as they are a twelfth of all keys and more a second level would cost more writing than it saves.
+/// The first level holds at least twice as much as the memtables whose tables start its compaction:
+/// written out and compressed they are a fraction of that, and as long as they are a twelfth of all
+/// keys and more a second level would cost more writing than it saves.
 const MEMTABLES_OF_LEVEL_BASE: u64 = 8;
 
-/// What is different in a store that clients use: keys expire, the same keys are asked for again and again, and lookups must not wait for
-/// the device more often than memory demands. Tells what ranks of large sorted sets may take beside the store.
+/// What is different in a store that clients use: keys expire, the same keys are asked for again
+/// and again, and lookups must not wait for the device more often than memory demands. Returns what
+/// ranks of large sorted sets may take beside the store.
 pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> usize {
     store.reclaim_expired = true;
     store.reclaim_idle = true;
-    // Memtables must fit: RocksDB gives them half of what rows leave, and flushes when that is nearly full.
+    // Memtables must fit: RocksDB gives them half of what rows leave, and flushes when that is
+    // nearly full.
     let least = MIN_MEMORY_BYTES.max(8 * store.memtable_bytes);
     let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
     // Rows that were said are beside all this.
@@ -111,12 +119,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A store of a server that was told nothing.
+    /// A store of a server with default settings.
     fn served() -> StoreOptions {
         store_options(&[] as &[&str]).unwrap()
     }
 
-    /// What a store gets: its memory limit, its rows with the ranks beside it, and a memtable, in MiB.
+    /// What a store gets: its memory limit, its rows with the ranks beside it, and a memtable, in
+    /// MiB.
     fn shares(mut store: StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> [u64; 3] {
         let are_rows_said = store.row_cache_bytes.is_some();
         let ranks = suit_clients(&mut store, fits_memtables, memory) as u64;
@@ -194,7 +203,8 @@ mod tests {
         assert_eq!(shares(without_rows, true, None), [100, 0, 8]);
         let small = StoreOptions::small_device().with_separation(128);
         assert_eq!(shares(small.clone(), true, own(512)), [16, 16, 4]);
-        // The profile for small devices, on one that may take more: its first level grows with its memtables.
+        // The profile for small devices, on one that may take more: its first level grows with its
+        // memtables.
         let more = StoreOptions { memory: Some(MemoryLimit::new(1024 * MIB)), ..small };
         assert_eq!(shares(more, true, own(4096)), [512, 512, 32]);
     }

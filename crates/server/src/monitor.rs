@@ -1,21 +1,23 @@
-//! Watches the server once a second: what the policy and the coordinator are told, and what goes into the records.
+//! Samples the server once a second: for the policy, the coordinator, metrics and records.
 //!
-//! One thread samples the store, the meter and the federation. The policy is given each sample once, in step with that
-//! thread's seconds; everybody else reads the last one.
+//! One thread samples the store, the meter and the federation. The policy is given each sample
+//! once, in step with that thread's seconds; everybody else reads the last one.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use ecotone_engine::{DedupProperties, Store, StoreProperties, ValueLogProperties};
-use ecotone_offload::{Activity, Federation, JobEnded, JobObserver, JobOutcome, LoadSource, LocalLoad, Writers};
-use ecotone_power::{EnergyMeter, Reading};
+use ecotone_cluster::{
+    Activity, Federation, FederationStatistics, JobEnded, JobObserver, JobOutcome, LoadSource, LocalLoad, Writers,
+};
+use ecotone_energy::{EnergyMeter, Reading};
+use ecotone_engine::{Counters, DedupProperties, FreeSpace, Store, StoreProperties, ValueLogProperties};
+use ecotone_policy::machine::ModelReport;
 use parking_lot::Mutex;
 
 use crate::host_load::HostLoad;
 use crate::open_files::{OpenFiles, is_near};
 use crate::options::ServeOptions;
 use crate::record::{Job, Outcome, Record, Sample};
-use crate::seen::Seen;
 
 /// Takes records as they come. Called from several threads; must not block for long.
 pub type RecordSink = Arc<dyn Fn(Record) + Send + Sync>;
@@ -37,11 +39,43 @@ pub type ProgressSource = Arc<dyn Fn() -> Progress + Send + Sync>;
 /// Where the number of commands that clients have sent comes from.
 pub(crate) type CommandSource = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// Where the number of keys that clients have comes from; `None` before it is known.
+/// Where the number of keys that clients have comes from; `None` before the first count.
 pub(crate) type KeySource = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 
+/// What one look at the server found: the one source of its metrics and of whether it is ready.
+///
+/// It is taken once a second and waits for nobody. So readers, however many, take no lock of the
+/// store, and all figures of one answer are of one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerSample {
+    /// When it began.
+    pub(crate) at: Instant,
+    pub(crate) properties: StoreProperties,
+    pub(crate) counters: Counters,
+    /// `None` where the store has no value log. While the log was busy, as it was sampled the time
+    /// before.
+    pub(crate) values: Option<ValueLogProperties>,
+    /// `None` where the store counts no duplicates. While it was busy counting, as it was sampled
+    /// the time before.
+    pub(crate) dedup: Option<DedupProperties>,
+    pub(crate) room: Option<FreeSpace>,
+    /// Keys of clients, as they were counted last; where none are served, entries by RocksDB's
+    /// estimate. `None` before the first count.
+    pub(crate) keys: Option<u64>,
+    /// Why writes fail until the store recovers.
+    pub(crate) write_failure: Option<String>,
+    pub(crate) reading: Reading,
+    /// The power since the sample before; `None` at the first.
+    pub(crate) watts: Option<f64>,
+    pub(crate) free_cores: f64,
+    /// File descriptors of the process; `None` where Linux does not count them.
+    pub(crate) open_files: Option<u64>,
+    pub(crate) federation: FederationStatistics,
+    pub(crate) models: ModelReport,
+}
+
 /// The last sample, and the records' clock and destination.
-pub(crate) struct Watch {
+pub(crate) struct SamplerState {
     load: Mutex<LocalLoad>,
     activity: Mutex<Activity>,
     watts: Mutex<Option<f64>>,
@@ -51,7 +85,7 @@ pub(crate) struct Watch {
     sink: Option<RecordSink>,
     began: Mutex<Option<Instant>>,
     stalls: Mutex<Stalls>,
-    seen: Mutex<Option<Arc<Seen>>>,
+    sample: Mutex<Option<Arc<ServerSample>>>,
     /// What the sampler does, and since when.
     doing: Mutex<(Instant, Doing)>,
 }
@@ -73,11 +107,12 @@ struct Stalls {
     l0_max: u64,
 }
 
-/// Stalls kept for the distribution of their lengths; a store that stalls more often is only counted.
+/// Stalls kept for the distribution of their lengths; a store that stalls more often is only
+/// counted.
 const STALLS_KEPT: usize = 100_000;
 
-impl Watch {
-    pub(crate) fn new(options: &ServeOptions, sink: Option<RecordSink>) -> Watch {
+impl SamplerState {
+    pub(crate) fn new(options: &ServeOptions, sink: Option<RecordSink>) -> SamplerState {
         let load = LocalLoad {
             l0_tables: 0,
             input_bytes_per_s: 0.0,
@@ -92,7 +127,7 @@ impl Watch {
             idle_watts: options.idle_watts,
             joules_total: 0.0,
         };
-        Watch {
+        SamplerState {
             load: Mutex::new(load),
             activity: Mutex::default(),
             watts: Mutex::default(),
@@ -102,14 +137,14 @@ impl Watch {
             sink,
             began: Mutex::new(None),
             stalls: Mutex::default(),
-            seen: Mutex::default(),
+            sample: Mutex::default(),
             doing: Mutex::new((Instant::now(), Doing::Sampling)),
         }
     }
 
-    /// The last look; `None` before the first.
-    pub(crate) fn seen(&self) -> Option<Arc<Seen>> {
-        self.seen.lock().clone()
+    /// The last sample; `None` before the first.
+    pub(crate) fn sample(&self) -> Option<Arc<ServerSample>> {
+        self.sample.lock().clone()
     }
 
     /// The sampler lives at `now`, and does this from then on.
@@ -167,7 +202,8 @@ impl Watch {
         stalls.l0_max = stalls.l0_max.max(tables);
     }
 
-    /// Lengths of all stalls since the workload began, the one under way included, and the most L0 tables seen.
+    /// Lengths of all stalls since the workload began, the one under way included, and the most L0
+    /// tables.
     pub(crate) fn stalls(&self) -> (Vec<f64>, u64) {
         let stalls = self.stalls.lock();
         let under_way = stalls.since.map(|since| since.elapsed().as_secs_f64() * 1e3);
@@ -191,7 +227,7 @@ impl Watch {
     }
 }
 
-impl LoadSource for Watch {
+impl LoadSource for SamplerState {
     fn load(&self) -> LocalLoad {
         *self.load.lock()
     }
@@ -201,7 +237,7 @@ impl LoadSource for Watch {
     }
 }
 
-impl JobObserver for Watch {
+impl JobObserver for SamplerState {
     fn job_ended(&self, job: &JobEnded) {
         let report = &job.report;
         self.emit(|at_s| {
@@ -232,7 +268,7 @@ impl JobObserver for Watch {
 
 /// The sampling thread's memory between two samples.
 pub(crate) struct Monitor {
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) sampler: Arc<SamplerState>,
     pub(crate) store: Arc<Store>,
     pub(crate) meter: Arc<EnergyMeter>,
     pub(crate) federation: Arc<Federation>,
@@ -256,22 +292,23 @@ struct Last {
     operations: u64,
 }
 
-/// Keys, by RocksDB's estimate of entries, without those that newer ones are known to hide.
+/// Keys, by RocksDB's estimate of entries, without those that are counted as shadowed.
 pub(crate) fn keys_about(properties: &StoreProperties, dedup: Option<&DedupProperties>) -> u64 {
     dedup.map_or(properties.keys_estimate, |dedup| dedup.keys_about(properties))
 }
 
-/// Bytes of a store's tables and segments, and of what lives in them by RocksDB's estimate, without what newer versions hide where that is
-/// known: of what has left the memtables.
+/// Bytes of a store's tables and segments, and of what lives in them by RocksDB's estimate, without
+/// shadowed versions where these are counted: of what has left the memtables.
 pub(crate) fn taken_and_live_bytes(
     properties: &StoreProperties,
     values: Option<&ValueLogProperties>,
     dedup: Option<&DedupProperties>,
 ) -> (u64, u64) {
     let taken = properties.table_bytes + values.map_or(0, |values| values.bytes);
-    // RocksDB leaves out by itself what hides in tables, so that only values apart from their keys are left to take off.
-    let hidden = dedup.map_or(0, |dedup| dedup.hidden_bytes);
-    let referenced = values.map_or(0, |values| values.referenced_bytes.saturating_sub(hidden));
+    // RocksDB leaves out what is shadowed in tables, so that only separated values are left to
+    // subtract.
+    let shadowed = dedup.map_or(0, |dedup| dedup.shadowed_bytes);
+    let referenced = values.map_or(0, |values| values.referenced_bytes.saturating_sub(shadowed));
     (taken, properties.live_data_bytes_estimate + referenced)
 }
 
@@ -287,7 +324,7 @@ pub(crate) fn writers(properties: &StoreProperties) -> Writers {
 impl Monitor {
     #[allow(clippy::too_many_arguments)] // the parts of one server, wired once
     pub(crate) fn new(
-        watch: Arc<Watch>,
+        sampler: Arc<SamplerState>,
         store: Arc<Store>,
         meter: Arc<EnergyMeter>,
         federation: Arc<Federation>,
@@ -297,7 +334,7 @@ impl Monitor {
         max_tables: Option<u32>,
     ) -> Monitor {
         Monitor {
-            watch,
+            sampler,
             store,
             meter,
             federation,
@@ -315,9 +352,9 @@ impl Monitor {
     /// Takes one sample.
     pub(crate) fn sample(&mut self) {
         let at = Instant::now();
-        self.watch.does(at, Doing::AskingTheStore);
+        self.sampler.does(at, Doing::AskingTheStore);
         let (properties, counters) = (self.store.properties(), self.store.counters());
-        self.watch.does(Instant::now(), Doing::Sampling);
+        self.sampler.does(Instant::now(), Doing::Sampling);
         let properties = match properties {
             Ok(properties) => properties,
             Err(error) => {
@@ -340,33 +377,34 @@ impl Monitor {
         }
         let reading = self.meter.reading();
         let progress = self.progress.lock().as_ref().map(|source| source()).unwrap_or_default();
-        // Clients' requests are among their commands: where they are the workload, its progress counts them a second time.
-        let operations_so_far = self.watch.commands.get().map_or(progress.ops, |source| source());
+        // Clients' requests are among their commands: where they are the workload, its progress
+        // counts them a second time.
+        let operations_so_far = self.sampler.commands.get().map_or(progress.ops, |source| source());
         let idle_host_cores = self.host.idle_cores();
         let models = self.federation.models();
         let predicted_before = (models.rate.samples > 0).then_some(models.rate.predicted.0);
         let (mut busy_cores, mut input_rate, mut done) = (0.0, 0.0, Progress::default());
         let (mut seconds, mut watts) = (1.0, 0.0);
-        // Nothing here waits for the store: who looks whether it hangs is told what was seen before.
-        let before = self.watch.seen();
+        // Nothing here waits for the store: a health check gets the sample before.
+        let before = self.sampler.sample();
         let before = before.as_deref();
-        let values = self.store.value_log_at_once().or_else(|| before.and_then(|before| before.values));
-        let dedup = self.store.dedup_at_once().or_else(|| before.and_then(|before| before.dedup.clone()));
-        let room = self.store.room_at_once();
+        let values = self.store.try_value_log().or_else(|| before.and_then(|before| before.values));
+        let dedup = self.store.try_dedup().or_else(|| before.and_then(|before| before.dedup.clone()));
+        let room = self.store.try_free_space();
         // Where clients are served their keys count, elements of large collections not among them.
-        let keys = match self.watch.keys.get() {
+        let keys = match self.sampler.keys.get() {
             Some(source) => source(),
             None => Some(keys_about(&properties, dedup.as_ref())),
         };
         let user_bytes = counters.user_bytes();
-        // Clients may have been quicker than the first look.
+        // Clients may have been quicker than the first sample.
         let (mut operations, mut written) = (operations_so_far, user_bytes);
         if let Some(last) = &self.last {
             seconds = at.duration_since(last.at).as_secs_f64().max(1e-3);
             busy_cores = (reading.busy_core_seconds - last.reading.busy_core_seconds).max(0.0) / seconds;
             input_rate = counters.bytes_written.saturating_sub(last.input_bytes) as f64 / seconds;
             watts = (reading.total_joules - last.reading.total_joules).max(0.0) / seconds;
-            *self.watch.watts.lock() = Some(watts);
+            *self.sampler.watts.lock() = Some(watts);
             done = Progress {
                 ops: progress.ops.saturating_sub(last.progress.ops),
                 reads: progress.reads.saturating_sub(last.progress.reads),
@@ -377,9 +415,9 @@ impl Monitor {
         }
         let (store_bytes, live_bytes) = taken_and_live_bytes(&properties, values.as_ref(), dedup.as_ref());
         {
-            let mut activity = self.watch.activity.lock();
+            let mut activity = self.sampler.activity.lock();
             *activity = Activity {
-                uptime_ms: at.saturating_duration_since(self.watch.started).as_millis() as u64,
+                uptime_ms: at.saturating_duration_since(self.sampler.started).as_millis() as u64,
                 operations_total: activity.operations_total + operations,
                 ops_per_s: operations as f64 / seconds,
                 written_bytes_total: activity.written_bytes_total + written,
@@ -404,7 +442,7 @@ impl Monitor {
             _ => (self.cores - busy_cores).max(0.0),
         };
         {
-            let mut load = self.watch.load.lock();
+            let mut load = self.sampler.load.lock();
             load.l0_tables = properties.l0_tables as u32;
             load.input_bytes_per_s = input_rate;
             load.input_bytes_total = counters.bytes_written;
@@ -412,13 +450,14 @@ impl Monitor {
             load.flushed_tables_total = counters.flushes;
             load.free_cores = free_cores;
             load.stalled = properties.write_stopped || properties.delayed_write_rate_bytes_per_s > 0;
-            // Notifications of RocksDB can pass one another; what is seen here puts them right.
-            self.watch.note_stall(load.stalled);
+            // Notifications of RocksDB can pass one another; this sample corrects them.
+            self.sampler.note_stall(load.stalled);
             load.joules_total = reading.total_joules;
         }
         self.federation.load_measured();
-        // A second that began before the workload holds what came before it, such as the load of its keys.
-        let is_of_workload = self.last.as_ref().is_some_and(|last| self.watch.had_begun(last.at));
+        // A second that began before the workload holds what came before it, such as the load of
+        // its keys.
+        let is_of_workload = self.last.as_ref().is_some_and(|last| self.sampler.had_begun(last.at));
         let sample = |at_s| {
             Record::Sample(Sample {
                 at_s,
@@ -438,16 +477,16 @@ impl Monitor {
                 pending_compaction_bytes: properties.pending_compaction_bytes,
             })
         };
-        let told = if is_of_workload {
-            self.watch.emit(sample);
+        let reported = if is_of_workload {
+            self.sampler.emit(sample);
             progress
         } else {
             // What the workload did in it belongs to its first whole second.
             Progress::default()
         };
-        self.watch.note_l0(properties.l0_tables);
+        self.sampler.note_l0(properties.l0_tables);
         let input_bytes = counters.bytes_written;
-        let seen = Seen {
+        let server_sample = ServerSample {
             at,
             values,
             dedup,
@@ -455,7 +494,7 @@ impl Monitor {
             keys,
             write_failure: self.store.write_failure(),
             reading: reading.clone(),
-            watts: self.watch.watts(),
+            watts: self.sampler.watts(),
             free_cores,
             open_files: self.open_files.count(at),
             federation: self.federation.statistics(),
@@ -463,7 +502,8 @@ impl Monitor {
             properties,
             counters,
         };
-        *self.watch.seen.lock() = Some(Arc::new(seen));
-        self.last = Some(Last { at, reading, input_bytes, user_bytes, progress: told, operations: operations_so_far });
+        *self.sampler.sample.lock() = Some(Arc::new(server_sample));
+        self.last =
+            Some(Last { at, reading, input_bytes, user_bytes, progress: reported, operations: operations_so_far });
     }
 }

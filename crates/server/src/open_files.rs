@@ -1,10 +1,12 @@
-//! How many file descriptors the process has open, and how many of those it may have are for clients, and how many for the store.
+//! How many file descriptors the process has open, and how many of those it may have are for
+//! clients, and how many for the store.
 //!
-//! Whatever grows has a share: a table or a segment for which there is no descriptor would end all writing. All tables are held open while they are few
-//! beside what there is for them, as reads are cheapest then; beyond that no more than fit.
+//! Whatever grows has a share: a table or a segment for which there is no descriptor would end all
+//! writing. All tables are held open while they are few beside what there is for them, as reads are
+//! cheapest then; beyond that no more than fit.
 //!
-//! The kernel tells it at once since Linux 6.2. Before, all must be listed, hundreds of thousands where there are as many clients, so it
-//! is done seldom and by nobody who owes an answer.
+//! The kernel counts them since Linux 6.2. Before, all must be listed, hundreds of thousands where
+//! there are as many clients, so it is done seldom and by nobody who owes an answer.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,14 +18,17 @@ use crate::error::Error;
 
 const FOLDER: &str = "/proc/self/fd";
 
-/// Between two lists: as often as most look.
+/// Between two lists: as often as most monitoring asks.
 const LIST_AGAIN_AFTER: Duration = Duration::from_secs(15);
 
-/// What is neither a client nor a table or segment that is held open: what a server without any of these has (some 45, measured), connections for metrics (64) and for
-/// other servers' compactions (64), and what compactions read and write beyond what is held open (some 40 in the worst that was measured).
+/// What is neither a client nor a table or segment that is held open: what a server without any of
+/// these has (some 45, measured), connections for metrics (64) and for other servers' compactions
+/// (64), and what compactions read and write beyond what is held open (some 40 in the worst that
+/// was measured).
 const OTHERS: u64 = 256;
 
-/// Of the rest the store has half, but no more than makes this with the others, unless clients leave it.
+/// Of the rest the store has half, but no more than makes this with the others, unless clients
+/// leave it.
 const MAX_KEPT: u64 = 8192;
 
 /// So many clients may be allowed while the server runs, whatever was allowed at its start.
@@ -35,13 +40,15 @@ const MAX_TABLES: u64 = 1 << 24;
 /// With a smaller share segments are held to as many as tables from the start.
 const AMPLE: u64 = OTHERS + 4 * MAX_OPEN_SEGMENTS as u64;
 
-/// Lets the process have as many descriptors as the system allows it. Where that is refused it has those that it had.
+/// Lets the process have as many descriptors as the system allows it. Where that is refused it has
+/// those that it had.
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Clients for which descriptors are kept where `allowed` are at the start: no more of them may be allowed later.
+/// Clients for which descriptors are kept where `allowed` are at the start: no more of them may be
+/// allowed later.
 pub(crate) fn max_clients(allowed: usize) -> usize {
     let within = getrlimit(Resource::Nofile).current.map_or(usize::MAX, clients_within);
     within.min(allowed.max(USUAL_CLIENTS))
@@ -52,8 +59,9 @@ fn clients_within(descriptors: u64) -> usize {
     usize::try_from(descriptors.saturating_sub(kept)).unwrap_or(usize::MAX)
 }
 
-/// Sees to it that the store in `directory` has no more files open than the process may have beside so many `clients`, unless `options` say how many. Gives
-/// the tables that it may have where that need not be bounded yet: once there are [half as many](is_near), it is to be.
+/// Sees to it that the store in `directory` has no more files open than the process may have beside
+/// so many `clients`, unless `options` say how many. Gives the tables that it may have where that
+/// need not be bounded yet: once there are [half as many](is_near), it is to be.
 ///
 /// # Errors
 ///
@@ -91,12 +99,13 @@ fn share_of(
 /// Tables that may be open within the store's share; `None`: too few.
 fn tables_within(share: u64) -> Option<u32> {
     let left = share.checked_sub(OTHERS)?;
-    // The engine may have a sixteenth more of them than it is told.
+    // The engine may have a sixteenth more of them than it is given.
     let tables = (left / 2).max(left.saturating_sub(MAX_OPEN_SEGMENTS as u64)) * 16 / 17;
     u32::try_from(tables.min(MAX_TABLES)).ok().filter(|tables| *tables >= MIN_OPEN_FILES)
 }
 
-/// Whether so many tables are to be held to `most` that are open. Those that are open by then stay so.
+/// Whether so many tables are to be held to `most` that are open. Those that are open by then stay
+/// so.
 pub(crate) fn is_near(tables: u64, most: u32) -> bool {
     tables > u64::from(most) / 2
 }
@@ -108,7 +117,7 @@ fn tables_in(directory: &Path) -> u64 {
 }
 
 /// What the kernel says; `None` where it does not.
-pub(crate) fn told() -> Option<u64> {
+pub(crate) fn counted_by_kernel() -> Option<u64> {
     std::fs::metadata(FOLDER).ok().map(|folder| folder.len()).filter(|open| *open > 0)
 }
 
@@ -117,7 +126,7 @@ fn listed() -> Option<u64> {
     std::fs::read_dir(FOLDER).ok().map(|files| (files.count() as u64).saturating_sub(1))
 }
 
-/// Lists them where the kernel does not tell how many there are.
+/// Lists them where the kernel does not count them.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFiles {
     last: Option<(Instant, Option<u64>)>,
@@ -126,7 +135,7 @@ pub(crate) struct OpenFiles {
 impl OpenFiles {
     /// The number at `now`, or not long before.
     pub(crate) fn count(&mut self, now: Instant) -> Option<u64> {
-        told().or_else(|| self.count_by(now, listed))
+        counted_by_kernel().or_else(|| self.count_by(now, listed))
     }
 
     fn count_by(&mut self, now: Instant, list: impl FnOnce() -> Option<u64>) -> Option<u64> {
@@ -145,7 +154,7 @@ mod tests {
     fn what_is_told_and_what_is_listed_are_files_that_are_open() {
         let files: Vec<_> = (0..100).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
         assert!(listed().unwrap() >= files.len() as u64);
-        if let Some(open) = told() {
+        if let Some(open) = counted_by_kernel() {
             assert!(open >= files.len() as u64, "{open}");
         }
     }

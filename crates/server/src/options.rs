@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ecotone_engine::StoreOptions;
-use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
+use ecotone_resp::host::Allocator;
 use ecotone_resp::serve::Listen;
-use ecotone_resp::service::Allocator;
+use ecotone_types::ServerId;
 
 use crate::config::Config;
 use crate::error::Result;
@@ -28,18 +28,20 @@ pub struct EmulatedCores {
 pub struct ClientOptions {
     /// Where they are listened for.
     pub listen: Listen,
-    /// What they are told of the settings, and change. Their limits stand in it.
+    /// The settings that they may read and change, their limits among them.
     pub config: Config,
     /// Makes the process end, as a signal does. It returns at once.
     pub shut_down: Arc<dyn Fn() + Send + Sync>,
-    /// Is told that a thread that serves has panicked, and should make the process end. It returns at once.
+    /// Called when a thread that serves has panicked; should make the process end. It returns at
+    /// once.
     pub panicked: Arc<dyn Fn() + Send + Sync>,
     /// The allocator of the process, for those who ask about memory; `None`: the C library's.
     pub allocator: Option<Arc<dyn Allocator>>,
 }
 
 impl ClientOptions {
-    /// How many clients may be allowed at a time while the server runs: for so many the process has file descriptors.
+    /// How many clients may be allowed at a time while the server runs: for so many the process has
+    /// file descriptors.
     ///
     /// # Errors
     ///
@@ -85,17 +87,19 @@ pub struct ServeOptions {
     pub worker_slots: Option<u32>,
     /// Bandwidth each way, in bytes/s.
     pub network_bytes_per_s: f64,
-    /// Parts of one compaction of L0; `None`: the policy's choice.
+    /// Subcompactions of one compaction of L0; `None`: the policy's choice.
     pub max_subcompactions: Option<u32>,
     /// The store; its `max_subcompactions` is replaced by the one above or the policy's.
     pub store: StoreOptions,
-    /// Whether nobody has said how large its memtables and its first level are: a store that clients use has them by its memory then.
+    /// Whether nobody has said how large its memtables and its first level are: a store that
+    /// clients use has them by its memory then.
     pub fits_memtables: bool,
     /// Clients; `None`: the store is used by this process alone.
     pub clients: Option<ClientOptions>,
     /// Metrics and health checks by HTTP; `None`: none.
     pub http: Option<HttpOptions>,
-    /// Called once the store is open, before any client is: who ends the process from then on closes it first.
+    /// Called once the store is open, before any client is: who ends the process from then on
+    /// closes it first.
     pub opened: Option<Arc<dyn Fn() + Send + Sync>>,
     /// How many lines of the log nobody could take; `None`: none is ever lost.
     pub lost_log_lines: Option<LostLines>,

@@ -1,11 +1,14 @@
 //! What a server under the lab prints: one JSON object a line on its standard output.
 //!
-//! The order of a run is: one [`Ready`]; then, after the line `start` on the server's standard input, a [`Sample`] each
-//! second and a [`Job`] for every finished compaction that the server owns; one [`Final`] when the workload's seconds
-//! are over, or, where the workload is what clients ask for, at the first `stop`. The server keeps working for others until it reads `stop` or the end of its standard input.
+//! The order of a run is: one [`Ready`]; then, after the line `start` on the server's standard
+//! input, a [`Sample`] each second and a [`Job`] for every finished compaction that the server
+//! owns; one [`Final`] when the workload's seconds are over, or, where the workload is what clients
+//! ask for, at the first `stop`. The server keeps working for others until it reads `stop` or the
+//! end of its standard input.
 //!
-//! All times are seconds since `start` on the server's own clock, all sizes bytes, all energies joules. A reader
-//! ignores fields it does not know, so that servers may add some. This file depends on serde alone.
+//! All times are seconds since `start` on the server's own clock, all sizes bytes, all energies
+//! joules. A reader ignores fields it does not know, so that servers may add some. This file
+//! depends on serde alone.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +55,8 @@ pub struct Sample {
     pub l0_tables: u64,
     /// Milliseconds in which writes were slowed or stopped, since the workload began.
     pub stall_ms: f64,
-    /// Milliseconds by which single writes were delayed, summed over writers, since the workload began.
+    /// Milliseconds by which single writes were delayed, summed over writers, since the workload
+    /// began.
     pub delayed_ms: f64,
     /// Bytes written by the workload in this second.
     pub input_rate_bytes_per_s: f64,
@@ -85,7 +89,7 @@ pub enum Outcome {
     Fallback,
 }
 
-/// One finished compaction, told by its owner.
+/// One finished compaction, reported by its owner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// When the job was finished.
@@ -185,16 +189,19 @@ pub struct Final {
     pub latency_us: BTreeMap<String, Latency>,
     /// Bytes of keys and values that the workload wrote.
     pub bytes_user: u64,
-    /// Bytes the process wrote to the device, by the kernel's count; none where the kernel tells none, as of a store in memory.
+    /// Bytes the process wrote to the device, by the kernel's count; none where the kernel counts
+    /// none, as of a store in memory.
     #[serde(default)]
     pub bytes_device: Option<u64>,
-    /// Bytes of the store's directory when the last operation had ended, before anything was waited for.
+    /// Bytes of the store's directory when the last operation had ended, before anything was waited
+    /// for.
     #[serde(default)]
     pub bytes_directory: Option<u64>,
-    /// Bytes of keys and values that live then; none where nobody knows, as of a store that was not empty before.
+    /// Bytes of keys and values that live then; none where nobody knows, as of a store that was not
+    /// empty before.
     #[serde(default)]
     pub bytes_live: Option<f64>,
-    /// Most tables seen in level 0.
+    /// Most tables in level 0.
     pub l0_max: u64,
     /// How often a thread could not be put on its emulated core. A run with any is not valid.
     #[serde(default)]

@@ -25,7 +25,7 @@ impl Requests {
         let mut requests = Requests { missed: statistics.misses.load(Ordering::Relaxed), ..Requests::default() };
         for counts in statistics.usage.used() {
             let calls = counts.calls.load(Ordering::Relaxed);
-            match counts.command.flags {
+            match counts.flags {
                 flags if flags & flag::WRITE != 0 => requests.writes += calls,
                 flags if flags & flag::READONLY != 0 => requests.reads += calls,
                 _ => {}
@@ -34,7 +34,8 @@ impl Requests {
         requests
     }
 
-    /// Those since `before`. A client may have set the statistics to zero in between; then those since.
+    /// Those since `before`. A client may have set the statistics to zero in between; then those
+    /// since.
     pub fn since(&self, before: &Requests) -> Requests {
         let less = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
         Requests {

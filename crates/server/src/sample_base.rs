@@ -1,7 +1,8 @@
 //! Where the sums in samples begin: at the begin of the workload, not of the process.
 //!
-//! The monitor samples counters that run from the start of the process. A store that was loaded first would show the load's
-//! stalls and energy in every sample of the workload; so what stood there when the workload began is taken off on the way out.
+//! The monitor samples counters that run from the start of the process. A store that was loaded
+//! first would show the load's stalls and energy in every sample of the workload; so what they were
+//! when the workload began is taken off on the way out.
 
 use std::sync::Arc;
 
@@ -43,10 +44,10 @@ mod tests {
 
     #[test]
     fn what_the_load_used_is_not_in_the_workloads_samples() {
-        let (base, told) = (Arc::new(Mutex::new(SampleBase::default())), Arc::new(Mutex::new(Vec::new())));
+        let (base, records) = (Arc::new(Mutex::new(SampleBase::default())), Arc::new(Mutex::new(Vec::new())));
         let sink = counting_from(base.clone(), {
-            let told = told.clone();
-            Arc::new(move |record| told.lock().push(record))
+            let records = records.clone();
+            Arc::new(move |record| records.lock().push(record))
         });
         *base.lock() = SampleBase { stall_ms: 100.0, delayed_ms: 10.0, energy_joules: 7.0 };
         let sample = |stall_ms, delayed_ms, energy_joules| {
@@ -54,6 +55,6 @@ mod tests {
         };
         sink(sample(150.0, 10.0, 9.5));
         sink(sample(90.0, 10.0, 6.0));
-        assert_eq!(*told.lock(), [sample(50.0, 0.0, 2.5), sample(0.0, 0.0, 0.0)]);
+        assert_eq!(*records.lock(), [sample(50.0, 0.0, 2.5), sample(0.0, 0.0, 0.0)]);
     }
 }

@@ -7,20 +7,22 @@ use ecotone_engine::{
     Profile, StoreOptions,
 };
 use ecotone_policy::dedup::DedupThreshold;
-use ecotone_policy::units::{Bytes, Seconds};
+use ecotone_types::units::Seconds;
 
 use crate::config::Kind;
 use crate::error::{Error, Result};
 
 const PROFILE: &str = "profile=";
 const SEPARATION: &str = "separation_min_bytes=";
-const PRESSED: &str = "relocation_pressed_ratio=";
+const THROTTLED_RATIO: &str = "gc_throttled_ratio=";
 
-/// A memtable of a server whose values are kept apart, unless told otherwise: on a machine with little memory, and with little space, it is large
-/// enough; where clients are served and there is more memory it grows ([`crate::memory_shares`]).
+/// A memtable of a server that separates values, unless set otherwise: on a machine with little
+/// memory, and with little space, it is large enough; where clients are served and there is more
+/// memory it grows ([`crate::memory_shares`]).
 const SEPARATED_MEMTABLE_BYTES: u64 = 8 << 20;
 
-/// Its first level, which grows with it: small memtables bring a small part of the keys at a time, so that it is sooner worth two levels.
+/// Its first level, which grows with it: small memtables bring a small part of the keys at a time,
+/// so that two levels pay sooner.
 const SEPARATED_LEVEL_BASE_BYTES: u64 = 16 * SEPARATED_MEMTABLE_BYTES;
 
 /// An option of the store.
@@ -31,7 +33,8 @@ pub struct StoreOption {
     pub about: &'static str,
     /// What a number counts; empty for none.
     pub unit: &'static str,
-    /// Which values there are. Values that do not fit one another are refused when the store is opened.
+    /// Which values there are. Values that do not fit one another are refused when the store is
+    /// opened.
     pub kind: fn() -> Kind,
     set: fn(&mut StoreOptions, &str) -> std::result::Result<(), String>,
     /// The value that holds, as text.
@@ -62,7 +65,7 @@ macro_rules! whole {
 pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "profile",
-        about: "What all others start from, wherever it stands: `small-device` keeps the process below 128 MiB.",
+        about: "What all others start from, wherever it is given: `small-device` keeps the process below 128 MiB.",
         unit: "",
         kind: || Kind::OneOf(Profile::ALL.map(Profile::name).to_vec()),
         set: |options, value| {
@@ -122,8 +125,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "row_cache_bytes",
-        about: "Short values, and places of long ones, that are kept in memory by their keys, and values of up to 2 KiB that were read by them; 0 is \
-                none. `auto`: where clients are served half of `memory_limit_bytes`, or two thirds where that is `auto` in a control group of 512 MiB or more, of which the rest is left to block cache and memtables; else none.",
+        about: "Memory for the row cache: short values and pointers to long ones by key, and values of up to 2 KiB that were read; 0 is none. `auto`: where clients are served half of `memory_limit_bytes`, or two thirds where that is `auto` in a control group of 512 MiB or more, of which the rest is left to block cache and memtables; else none.",
         unit: "bytes",
         kind: || Kind::Whole { least: 0, most: PIB, words: &["auto"] },
         set: |options, value| {
@@ -134,7 +136,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "page_cache_bytes",
-        about: "What the kernel is expected to keep in memory of the store's files. Where values kept apart take four times as much, requests of clients \
+        about: "What the kernel is expected to keep in memory of the store's files. Where separated values take four times as much, requests of clients \
                 read those of up to 2 KiB past its cache (`clients.io_uring`). `auto`: where clients are served, what its control group may have beyond twice \
                 `memory_limit_bytes`, and at least an eighth, or half of the machine's memory; else all of them.",
         unit: "bytes",
@@ -167,7 +169,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     whole!(level_multiplier, "", 2, 1000, "Growth of the target size from level to level."),
     StoreOption {
         name: "dynamic_levels",
-        about: "Whether level sizes are counted from the last level, so that little data stands twice; else from the first.",
+        about: "Whether level sizes are counted from the last level, so that little data is stored twice; else from the first.",
         unit: "",
         kind: || Kind::Flag,
         set: |options, value| {
@@ -177,7 +179,13 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         get: |options| options.dynamic_levels.to_string(),
     },
     whole!(target_file_bytes, "bytes", 64 * KIB, 4 * GIB, "Size of a table."),
-    whole!(max_subcompactions, "parts", 1, 256, "Parts of one compaction of level 0, or for relocation."),
+    whole!(
+        max_subcompactions,
+        "subcompactions",
+        1,
+        256,
+        "Subcompactions of one compaction of level 0, or of garbage collection."
+    ),
     whole!(background_flushes, "flushes", 1, 256, "Flushes at a time."),
     whole!(
         background_compactions,
@@ -190,7 +198,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     whole!(block_bytes, "bytes", KIB, MIB, "Size of a data block before compression."),
     StoreOption {
         name: "separation_min_bytes",
-        about: "Values of at least this length are kept apart from their keys, in the value log. Where any are, \
+        about: "Values of at least this length are separated from their keys: they go to the value log. Where any are, \
                 `memtable_bytes`, `level_base_bytes` and `target_file_bytes` are smaller, and `memtable_count` is 3, unless they are given.",
         unit: "bytes",
         kind: || Kind::Whole { least: 1, most: u32::MAX.into(), words: &["off"] },
@@ -207,63 +215,65 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         get: |options| options.separation.map_or_else(|| "off".into(), |separation| separation.min_bytes.to_string()),
     },
     StoreOption {
-        name: "relocation_ratio",
-        about: "Bytes of all segments by those that may live, from which on tables are compacted to free values that nothing names any more. The other \
-                ratios of relocation keep their distance to it: writers are slowed down from about half as much garbage on, and then it rises \
-                for a burst towards `relocation_pressed_ratio` where there is space. The larger, the more space, and the fewer copies and waits.",
+        name: "gc_ratio",
+        about: "The ratio of the bytes of all segments to those that may live at which garbage collection is forced: tables are compacted to free values \
+                that nothing references any more. The other ratios of garbage collection keep their distance to it: writers are throttled from about \
+                half as much garbage on, and then it rises towards `gc_throttled_ratio` where there is space, as far as burst credit goes. The larger, \
+                the more space, and the fewer copies and waits.",
         unit: "",
         kind: || Kind::Real { least: 1.1, most: 10.0 },
         set: |options, value| {
             let ratio = value.parse().map_err(|_| "must be a number".to_owned())?;
-            options.relocation = options.relocation.with_ratio(ratio);
+            options.gc = options.gc.with_ratio(ratio);
             Ok(())
         },
-        get: |options| options.relocation.on_purpose_ratio.to_string(),
+        get: |options| options.gc.forced_ratio.to_string(),
     },
     StoreOption {
-        name: "relocation_pressed_ratio",
-        about: "What `relocation_ratio` becomes while writers rest for a fifth of the time of their writes and more, and a quarter of the space is free; less the \
-                less they rest and the less is free: the same copies free more then. It returns once they are not, or have been for long (`relocation_burst_seconds`). No more than `relocation_ratio`: it never changes. A smaller \
-                `relocation_ratio` makes less of this as well, unless it is given.",
+        name: "gc_throttled_ratio",
+        about: "What `gc_ratio` becomes while writers are throttled for a fifth of the time of their writes and more, and a quarter of the space is free; less \
+                the less they are throttled and the less is free: the same copies free more then. It returns once they are not throttled, or have been \
+                for long (`gc_burst_credit_seconds`). No more than `gc_ratio`: it never changes. A smaller \
+                `gc_ratio` makes less of this as well, unless it is given.",
         unit: "",
         kind: || Kind::Real { least: 1.1, most: 10.0 },
         set: |options, value| {
-            options.relocation.pressed_ratio = value.parse().map_err(|_| "must be a number".to_owned())?;
+            options.gc.throttled_ratio = value.parse().map_err(|_| "must be a number".to_owned())?;
             Ok(())
         },
-        get: |options| options.relocation.pressed_ratio.to_string(),
+        get: |options| options.gc.throttled_ratio.to_string(),
     },
     StoreOption {
-        name: "relocation_burst_seconds",
-        about: "For how long `relocation_pressed_ratio` holds while writers go on resting for a fifth of their time: all of it for half of these seconds, then less and \
-                less, down to `relocation_ratio`. It lasts longer the less they rest, and for good where that is a twentieth, whose share of it is a fifth. Four seconds in which \
-                it does not hold give back one, and so does a restart all of them. So a burst is taken at once, and who writes faster for good than values can be relocated finds a \
-                store of a known size and waits for it.",
+        name: "gc_burst_credit_seconds",
+        about: "Burst credit: for how long `gc_throttled_ratio` holds while writers are throttled for a fifth of their time: all of it for half of these \
+                seconds, then less and less, down to `gc_ratio`. It lasts longer the less they are throttled, and for good where that is a twentieth, whose \
+                share of it is a fifth. Four seconds in which it does not hold give back one, a restart gives back all. So a burst is taken at once, and \
+                writes that are faster for good than garbage collection meet a store of a known size, and are throttled.",
         unit: "seconds",
         kind: || Kind::Real { least: 0.0, most: 1e9 },
         set: |options, value| {
-            options.relocation.burst = Seconds(value.parse().map_err(|_| "must be a number".to_owned())?);
+            options.gc.burst_credit = Seconds(value.parse().map_err(|_| "must be a number".to_owned())?);
             Ok(())
         },
-        get: |options| options.relocation.burst.0.to_string(),
+        get: |options| options.gc.burst_credit.0.to_string(),
     },
     StoreOption {
-        name: "relocation_min_garbage_share",
-        about: "A segment of values of which less is garbage is never moved. A store of many levels with a threshold of duplicates writes less with \
+        name: "gc_min_garbage_share",
+        about: "A segment of values of which less is garbage is never collected. A store of many levels with a threshold of duplicates writes less with \
                 0.35 to 0.4, for little more space.",
         unit: "",
         kind: || Kind::Real { least: 0.01, most: 0.5 },
         set: |options, value| {
-            options.relocation.min_garbage_share = value.parse().map_err(|_| "must be a number".to_owned())?;
+            options.gc.min_garbage_share = value.parse().map_err(|_| "must be a number".to_owned())?;
             Ok(())
         },
-        get: |options| options.relocation.min_garbage_share.to_string(),
+        get: |options| options.gc.min_garbage_share.to_string(),
     },
     StoreOption {
         name: "dedup",
-        about: "How versions in lower levels that newer ones have replaced are counted, after each compaction: `sample` by one key in 64 that each \
-                table names, `filter` by a filter of all its keys, which takes more memory and time and finds no more. New tables carry what that \
-                needs. To count frees nothing: `dedup_threshold` does. `auto`: `sample` where there is a threshold, else `off`.",
+        about: "How shadowed versions in lower levels are counted, after each compaction: `sample` by one key in 64 of each table, \
+                `filter` by a filter of all its keys, which takes more memory and time and finds no more. New tables carry what that \
+                needs. Counting frees nothing: `dedup_threshold` does. `auto`: `sample` where there is a threshold, else `off`.",
         unit: "",
         kind: || Kind::OneOf(vec!["auto", "off", "sample", "filter"]),
         set: |options, value| {
@@ -280,8 +290,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "dedup_threshold",
         about: "Levels are merged down to the last one, beyond what compactions do, where at least one entry in so many is freed by that: the larger, the more writing, for less \
-                space up to 10 or so. `off`: none is. `auto`: 10 where new values are kept apart (but for `background_compactions = 1`), else `off`: where \
-                values stand with their keys, entries are dear; 5 to 10 there. Where levels differ tenfold (`level_multiplier`), a merge frees one entry in 11 or 12 at \
+                space up to 10 or so. `off`: none is. `auto`: 10 where new values are separated (but for `background_compactions = 1`), else `off`: where \
+                values are stored with their keys, entries are expensive to rewrite; 5 to 10 there. Where levels differ tenfold (`level_multiplier`), a merge frees one entry in 11 or 12 at \
                 best, so 10 hardly ever makes one there; it takes more than 12.",
         unit: "entries",
         kind: || Kind::Whole { least: 2, most: 100, words: &["auto", "off"] },
@@ -302,24 +312,6 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
             ExtensionThreshold::Off => "off".into(),
             ExtensionThreshold::At(ratio) => ratio.to_string(),
         },
-    },
-    StoreOption {
-        name: "dedup_max_merge_bytes",
-        about: "Bytes of tables that one merge of such an extension takes; where more are to be merged it is done in several. At least what one \
-                table takes with those below it: `level_multiplier` and two more times `target_file_bytes`.",
-        unit: "bytes",
-        kind: || Kind::Whole { least: MIB, most: PIB, words: &[] },
-        set: |options, value| number(value).map(|bytes| options.dedup.parameters.max_merge_bytes = Bytes(bytes)),
-        get: |options| options.dedup.parameters.max_merge_bytes.0.to_string(),
-    },
-    StoreOption {
-        name: "dedup_max_filter_bytes",
-        about: "Memory for filters where `dedup = \"filter\"`, and half as much for the keys of new tables. A table beyond is one without a filter: \
-                what it hides is counted by its samples (`hidden_unfiltered_tables` of INFO).",
-        unit: "bytes",
-        kind: || Kind::Whole { least: MIB, most: PIB, words: &[] },
-        set: |options, value| number(value).map(|bytes| options.dedup.max_filter_bytes = bytes),
-        get: |options| options.dedup.max_filter_bytes.to_string(),
     },
     StoreOption {
         name: "space_max_bytes",
@@ -364,22 +356,13 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         "Bytes of write-ahead logs beyond which memtables are flushed: 0 for RocksDB's, else at least a memtable."
     ),
     whole!(
-        expired_sweep_seconds,
+        expired_compaction_seconds,
         "seconds",
         0,
         10 * 365 * 24 * 60 * 60,
         "Age at which a table is rewritten that nothing else compacts, so that what has expired in it frees its space; 0 is never. What was \
          loaded together comes due together, and so does all that is older when the server starts. Other compactions of this server free it as well, those that run on another do not. Only where clients are served."
     ),
-    whole!(
-        mapped_bytes,
-        "bytes",
-        0,
-        PIB,
-        "Bytes of values that may be mapped into memory while they are relocated, 0 for none."
-    ),
-    whole!(mapped_read_bytes, "bytes", 0, PIB, "Bytes of values that may be mapped into memory for reads, 0 for none."),
-    whole!(compaction_readahead_bytes, "bytes", 0, GIB, "Bytes a compaction reads ahead, 0 for RocksDB's 2 MiB."),
 ];
 
 fn number<T: std::str::FromStr>(value: &str) -> std::result::Result<T, String> {
@@ -395,11 +378,12 @@ fn number_or(value: &str, word: &str) -> std::result::Result<Option<u64>, String
 }
 
 /// What a server's store is opened with: the profile's options, with values of at least
-/// [`DEFAULT_SEPARATION_BYTES`] apart from their keys, and then what `assignments` say. Both change sizes that others name, so
-/// they are set first wherever they stand.
+/// [`DEFAULT_SEPARATION_BYTES`] separated, and then what `assignments` say. Both change sizes that
+/// other options set, so they are set first wherever they are given.
 ///
 /// # Errors
-/// As [`set_store_option`]; two profiles are refused, and two lengths from which values are kept apart.
+/// As [`set_store_option`]; two profiles are refused, and two lengths from which values are
+/// separated.
 pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<StoreOptions> {
     let assignments = || assignments.iter().map(AsRef::as_ref);
     let only = |begin: &'static str| {
@@ -426,16 +410,18 @@ pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<StoreOptions> {
         options.level_base_bytes = options.level_base_bytes.min(SEPARATED_LEVEL_BASE_BYTES);
     }
     let of_others = |one: &&str| !one.starts_with(PROFILE) && !one.starts_with(SEPARATION);
-    // `relocation_ratio` makes less of it, unless it is given.
-    let (last, others): (Vec<&str>, _) = assignments().filter(of_others).partition(|one| one.starts_with(PRESSED));
+    // `gc_ratio` makes less of it, unless it is given.
+    let (last, others): (Vec<&str>, _) =
+        assignments().filter(of_others).partition(|one| one.starts_with(THROTTLED_RATIO));
     for assignment in others.into_iter().chain(last) {
         set_store_option(&mut options, assignment)?;
     }
     Ok(options)
 }
 
-/// Sets the option that `assignment` (`name=value`) names. `profile` sets all others as well, so it comes first; then a length
-/// from which values are kept apart, which cuts sizes as [`StoreOptions::with_separation`] does.
+/// Sets the option that `assignment` (`name=value`) names. `profile` sets all others as well, so it
+/// comes first; then a length from which values are separated, which cuts sizes as
+/// [`StoreOptions::with_separation`] does.
 ///
 /// # Errors
 /// [`Error::Configuration`], with the names there are or what the value must be.
@@ -460,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_is_what_others_change_wherever_it_stands() {
+    fn a_profile_is_what_others_change_wherever_it_is_given() {
         let given = ["memtable_bytes=2097152", "profile=small-device", "separation_min_bytes=200"];
         let options = store_options(&given).unwrap();
         let small = StoreOptions::small_device().with_separation(200);
@@ -473,13 +459,13 @@ mod tests {
     }
 
     #[test]
-    fn values_are_apart_unless_it_is_turned_off() {
+    fn values_are_separated_unless_it_is_turned_off() {
         let of = |given: &[&str]| store_options(given).unwrap();
         for (given, profile) in [(&[][..], Profile::Default), (&["profile=small-device"], Profile::SmallDevice)] {
-            let (options, mut apart) = (of(given), profile.options().with_separation(DEFAULT_SEPARATION_BYTES));
-            apart.memtable_bytes = apart.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES);
-            apart.level_base_bytes = apart.level_base_bytes.min(SEPARATED_LEVEL_BASE_BYTES);
-            assert_eq!((options.separation, sizes(&options)), (apart.separation, sizes(&apart)), "{profile}");
+            let (options, mut separated) = (of(given), profile.options().with_separation(DEFAULT_SEPARATION_BYTES));
+            separated.memtable_bytes = separated.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES);
+            separated.level_base_bytes = separated.level_base_bytes.min(SEPARATED_LEVEL_BASE_BYTES);
+            assert_eq!((options.separation, sizes(&options)), (separated.separation, sizes(&separated)), "{profile}");
             assert!(options.separation.is_some());
             let options = of(&[given, &["separation_min_bytes=off"]].concat());
             assert_eq!((options.separation, sizes(&options)), (None, sizes(&profile.options())), "{profile}");
@@ -492,14 +478,11 @@ mod tests {
             let refused = store_options(&[format!("separation_min_bytes={wrong}")]).unwrap_err().to_string();
             assert!(refused.contains("separation_min_bytes") && refused.contains("or off"), "{refused}");
         }
-        let pressed = |given: &[&str]| of(given).relocation.pressed_ratio;
-        for given in [
-            ["relocation_pressed_ratio=3", "relocation_ratio=1.2"],
-            ["relocation_ratio=1.2", "relocation_pressed_ratio=3"],
-        ] {
-            assert_eq!(pressed(&given), 3.0);
+        let throttled_ratio = |given: &[&str]| of(given).gc.throttled_ratio;
+        for given in [["gc_throttled_ratio=3", "gc_ratio=1.2"], ["gc_ratio=1.2", "gc_throttled_ratio=3"]] {
+            assert_eq!(throttled_ratio(&given), 3.0);
         }
-        assert!(pressed(&["relocation_ratio=1.2"]) < 1.6);
+        assert!(throttled_ratio(&["gc_ratio=1.2"]) < 1.6);
         let twice = store_options(&["separation_min_bytes=128", "separation_min_bytes=off"]).unwrap_err().to_string();
         assert!(twice.contains("separation_min_bytes is given twice"), "{twice}");
     }
@@ -524,12 +507,10 @@ mod tests {
             "dedup_threshold=30",
             "dedup=filter",
             "dedup=auto",
-            "dedup_max_merge_bytes=2097152",
-            "dedup_max_filter_bytes=2097152",
-            "relocation_min_garbage_share=0.35",
-            "relocation_ratio=2.5",
-            "relocation_pressed_ratio=3.5",
-            "relocation_burst_seconds=0.5",
+            "gc_min_garbage_share=0.35",
+            "gc_ratio=2.5",
+            "gc_throttled_ratio=3.5",
+            "gc_burst_credit_seconds=0.5",
         ];
         for assignment in assignments {
             set_store_option(&mut options, assignment).unwrap();
@@ -550,13 +531,12 @@ mod tests {
             ("dedup=triggered", "off, sample or filter"),
             ("dedup_threshold=1", "from 2 to 100, auto or off"),
             ("dedup_threshold=101", "from 2 to 100, auto or off"),
-            ("dedup_max_merge_bytes=1", "from 1048576"),
-            ("relocation_min_garbage_share=0.6", "from 0.01 to 0.5"),
-            ("relocation_min_garbage_share=NaN", "from 0.01 to 0.5"),
-            ("relocation_ratio=1", "from 1.1 to 10"),
-            ("relocation_pressed_ratio=1", "from 1.1 to 10"),
-            ("relocation_burst_seconds=-1", "from 0 to"),
-            ("relocation_burst_seconds=inf", "from 0 to"),
+            ("gc_min_garbage_share=0.6", "from 0.01 to 0.5"),
+            ("gc_min_garbage_share=NaN", "from 0.01 to 0.5"),
+            ("gc_ratio=1", "from 1.1 to 10"),
+            ("gc_throttled_ratio=1", "from 1.1 to 10"),
+            ("gc_burst_credit_seconds=-1", "from 0 to"),
+            ("gc_burst_credit_seconds=inf", "from 0 to"),
         ] {
             let message = set_store_option(&mut options, wrong).unwrap_err().to_string();
             assert!(message.contains(says), "{message}");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ecotone_resp::service::Host;
+use ecotone_resp::host::Host;
 use ecotone_server::config::Config;
 use ecotone_server::{ClientOptions, Daemon};
 
@@ -32,11 +32,11 @@ fn start(folder: &Path, text: Option<&str>) -> Running {
     ];
     let config = Config::load(text.map(|_| file.as_path()), environment).unwrap();
     let was_shut_down = Arc::new(AtomicBool::new(false));
-    let seen = was_shut_down.clone();
+    let flag = was_shut_down.clone();
     let clients = ClientOptions {
         listen: config.listen().unwrap().unwrap(),
         config: config.clone(),
-        shut_down: Arc::new(move || seen.store(true, Ordering::SeqCst)),
+        shut_down: Arc::new(move || flag.store(true, Ordering::SeqCst)),
         panicked: Arc::new(|| panic!("a thread panicked")),
         allocator: None,
     };
@@ -225,7 +225,7 @@ fn what_users_write_counts_whole_wherever_it_lies() {
         store.put(&(number + 100).to_be_bytes(), &[7; 50]).unwrap();
     }
     let after = store.counters();
-    assert_eq!(after.separated_bytes - before.separated_bytes, 100_000, "long values lie apart");
+    assert_eq!(after.separated_bytes - before.separated_bytes, 100_000, "long values are separated");
     let user_bytes = after.user_bytes() - before.user_bytes();
     assert!((105_000..115_000).contains(&user_bytes), "{user_bytes}");
     server.daemon.stop().unwrap();

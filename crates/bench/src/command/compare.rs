@@ -10,14 +10,14 @@ use std::process::{Command, Stdio};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{BenchOptions, BenchProgress, BenchReport, run_bench};
+use super::{BenchOptions, BenchReport};
 use crate::target::TargetKind;
 use crate::{Error, Result};
 
-/// The hidden flag with which the binary starts itself for one run; its argument is for [`run_child`].
+/// The hidden flag with which the binary starts itself for one run; its argument is for [`child_options`].
 pub const CHILD_FLAG: &str = "--run-options";
 
-/// The reports of one round. In JSON each stands under the name of its target.
+/// The reports of one round. In JSON each is under the name of its target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ComparedRound {
     /// Our store.
@@ -72,9 +72,9 @@ pub struct Comparison {
 }
 
 /// Runs `ours`, of the target `engine`, and `baseline`, of another, in `rounds` rounds, each run as a child process `program arguments... --run-options JSON` whose standard
-/// output is what [`run_child`] returns. For `ecotone bench` that is the own executable and `["bench"]`.
+/// output is the report of [`run_bench`](super::run_bench) as JSON. For `ecotone bench` that is the own executable and `["bench"]`.
 ///
-/// `progress` hears of each run before it begins: its round (from 1) and target.
+/// `progress` is called before each run: its round (from 1) and target.
 ///
 /// # Errors
 ///
@@ -106,16 +106,14 @@ pub fn run_compare(
     Ok(Comparison::of(reports))
 }
 
-/// One run for a comparison: `options` as JSON in, the report as JSON out, for the child's standard output.
+/// The options of the run that [`run_compare`] asks of a child process, from the argument of [`CHILD_FLAG`].
 ///
 /// # Errors
 ///
-/// As [`run_bench`]; [`Error::Options`] also if the argument is no options.
-pub fn run_child(options: &str, progress: impl FnMut(&BenchProgress)) -> Result<String> {
-    let options: BenchOptions = serde_json::from_str(options)
-        .map_err(|error| Error::options(format!("{CHILD_FLAG} does not hold the options of a run: {error}")))?;
-    let report = run_bench(&options, progress)?;
-    serde_json::to_string(&report).map_err(|error| Error::options(format!("the report has no JSON form: {error}")))
+/// [`Error::Options`] if the argument holds none.
+pub fn child_options(argument: &str) -> Result<BenchOptions> {
+    serde_json::from_str(argument)
+        .map_err(|error| Error::options(format!("{CHILD_FLAG} does not hold the options of a run: {error}")))
 }
 
 fn run_in_child(options: &BenchOptions, round: u32, program: &Path, arguments: &[&str]) -> Result<BenchReport> {

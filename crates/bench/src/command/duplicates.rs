@@ -2,14 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::run::Reasons;
-use crate::measure::Measured;
+use crate::measure::{Measured, Reasons};
 use crate::target::{CountedDuplicates, DedupWork};
 
 /// What a run found of duplicates. All null where they were not asked for (`--dedup`).
 ///
 /// Estimate and truth are of one moment: the end of the measured part, with memtables flushed and compactions ended, before the store
-/// settles. A duplicate is a version of a key that a newer one in another table hides; DUP_RATIO is the entries of all tables by that.
+/// settles. A duplicate is a version of a key that a newer one in another table shadows; DUP_RATIO is the entries of all tables by that.
 /// The rest is since the store was opened, until it had settled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DuplicateFigures {
@@ -19,10 +18,10 @@ pub struct DuplicateFigures {
     pub dup_ratio_error: Option<f64>,
     /// DUP_RATIO, counted by reading all tables.
     pub dup_ratio_true: Option<f64>,
-    /// Bytes of hidden versions as the store estimates them.
-    pub hidden_bytes_estimated: Option<u64>,
-    /// Bytes of hidden versions, counted.
-    pub hidden_bytes_true: Option<u64>,
+    /// Bytes of shadowed versions as the store estimates them.
+    pub shadowed_bytes_estimated: Option<u64>,
+    /// Bytes of shadowed versions, counted.
+    pub shadowed_bytes_true: Option<u64>,
     /// Processor time of samples, filters and checks by that of all compactions.
     pub dedup_cpu_share: Option<f64>,
     /// Processor time of the merges that duplicates were the reason for by that of all compactions.
@@ -37,8 +36,8 @@ pub struct DuplicateFigures {
     pub dedup_merges: Option<u64>,
     /// Merges given up because their tables were taken.
     pub dedup_aborted: Option<u64>,
-    /// Times that merges came to wait: for the sake of writers, for room or tables, or since those before freed little or failed.
-    pub dedup_put_off: Option<u64>,
+    /// Times that merges came to wait: for the sake of writers, for space or tables, or since those before freed little or failed.
+    pub dedup_deferred: Option<u64>,
     /// Stale versions that merges freed.
     pub dedup_found_keys: Option<u64>,
     /// Those that they were expected to free.
@@ -47,7 +46,7 @@ pub struct DuplicateFigures {
     pub dedup_read_bytes: Option<u64>,
     /// Bytes of tables that merges wrote.
     pub dedup_written_bytes: Option<u64>,
-    /// Tables without samples at the end of the measured part: what hides in them is in no estimate.
+    /// Tables without samples at the end of the measured part: what is shadowed in them is in no estimate.
     pub dedup_unsampled_tables: Option<u64>,
 }
 
@@ -78,8 +77,9 @@ impl DuplicateFigures {
             dup_ratio_estimated: reasons.keep("dup_ratio_estimated", ratio),
             dup_ratio_error: reasons.keep("dup_ratio_error", error),
             dup_ratio_true: reasons.keep("dup_ratio_true", truth),
-            hidden_bytes_estimated: reasons.keep("hidden_bytes_estimated", estimate.clone().map(|it| it.hidden_bytes)),
-            hidden_bytes_true: reasons.keep("hidden_bytes_true", counted.map(|it| it.truth.hidden_bytes())),
+            shadowed_bytes_estimated: reasons
+                .keep("shadowed_bytes_estimated", estimate.clone().map(|it| it.shadowed_bytes)),
+            shadowed_bytes_true: reasons.keep("shadowed_bytes_true", counted.map(|it| it.truth.shadowed_bytes())),
             dedup_cpu_share: reasons.keep("dedup_cpu_share", shares.clone().map(|it| it.0)),
             dedup_merge_cpu_share: reasons.keep("dedup_merge_cpu_share", shares.map(|it| it.1)),
             dedup_checks: reasons.keep("dedup_checks", work.map(|it| it.properties.checks)),
@@ -87,7 +87,7 @@ impl DuplicateFigures {
             dedup_extensions: done.map(|it| it.extensions),
             dedup_merges: done.map(|it| it.merges),
             dedup_aborted: done.map(|it| it.merges_aborted),
-            dedup_put_off: done.map(|it| it.merges_put_off.values().sum()),
+            dedup_deferred: done.map(|it| it.merges_deferred.values().sum()),
             dedup_found_keys: done.map(|it| it.found_keys),
             dedup_expected_keys: done.map(|it| it.expected_keys),
             dedup_read_bytes: done.map(|it| it.read_bytes),
@@ -102,8 +102,8 @@ mod tests {
     use super::*;
     use ecotone_engine::{CountedLevel, DedupProperties, DuplicateCensus};
 
-    fn counted(estimate: Option<DedupProperties>, hidden_keys: u64) -> CountedDuplicates {
-        let level = CountedLevel { entries: 1_000, hidden_keys, hidden_bytes: hidden_keys * 100 };
+    fn counted(estimate: Option<DedupProperties>, shadowed_keys: u64) -> CountedDuplicates {
+        let level = CountedLevel { entries: 1_000, shadowed_keys, shadowed_bytes: shadowed_keys * 100 };
         let truth = DuplicateCensus { levels: vec![CountedLevel::default(), level], ..DuplicateCensus::default() };
         CountedDuplicates { estimate, truth, cpu_seconds: 0.0 }
     }
@@ -125,7 +125,7 @@ mod tests {
         let counted = counted(Some(properties), 50);
         let figures = DuplicateFigures::of(Ok(&counted), Some(&work), &mut reasons);
         assert_eq!((figures.dup_ratio_estimated, figures.dup_ratio_error), (Some(16.0), Some(0.5)));
-        assert_eq!((figures.dup_ratio_true, figures.hidden_bytes_true), (Some(20.0), Some(5_000)));
+        assert_eq!((figures.dup_ratio_true, figures.shadowed_bytes_true), (Some(20.0), Some(5_000)));
         assert_eq!((figures.dedup_cpu_share, figures.dedup_merge_cpu_share), (Some(0.02), Some(0.25)));
         assert_eq!((figures.dedup_merges, reasons.0.len()), (Some(7), 0));
         for (cpu, reason) in [(Ok(0.0), "nothing was compacted"), (Err("no clock".to_owned()), "no clock")] {
@@ -141,15 +141,15 @@ mod tests {
     fn what_is_missing_says_why() {
         let mut reasons = Reasons::default();
         let figures = DuplicateFigures::of(Ok(&counted(None, 0)), None, &mut reasons);
-        assert_eq!((figures.dup_ratio_true, figures.hidden_bytes_true), (None, Some(0)));
+        assert_eq!((figures.dup_ratio_true, figures.shadowed_bytes_true), (None, Some(0)));
         assert!(reasons.0["dup_ratio_true"].contains("nothing is replaced"));
         assert!(reasons.0["dup_ratio_estimated"].contains("counts no duplicates"));
         let mut reasons = Reasons::default();
         let counted = counted(Some(DedupProperties::default()), 3);
         let figures = DuplicateFigures::of(Ok(&counted), None, &mut reasons);
-        assert_eq!((figures.hidden_bytes_estimated, figures.dup_ratio_estimated), (Some(0), None));
+        assert_eq!((figures.shadowed_bytes_estimated, figures.dup_ratio_estimated), (Some(0), None));
         assert!(reasons.0["dup_ratio_error"].contains("sampled"));
         let figures = DuplicateFigures::of(Err("the store stopped".into()), None, &mut reasons);
-        assert_eq!((figures.dup_ratio_true, reasons.0["hidden_bytes_true"].as_str()), (None, "the store stopped"));
+        assert_eq!((figures.dup_ratio_true, reasons.0["shadowed_bytes_true"].as_str()), (None, "the store stopped"));
     }
 }

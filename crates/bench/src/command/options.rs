@@ -1,16 +1,21 @@
 //! What `ecotone bench` is asked to do.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use ecotone_energy::cores::{MAX_CORES, MIN_CORE_SPEED};
 use serde::{Deserialize, Serialize};
 
-use super::cores::CoreLimit;
 use crate::target::resp::{ServerOptions, check_workload};
 use crate::target::{StoreSettings, TargetKind};
 use crate::workload::{Preload, WorkloadOptions};
 use crate::{Error, Result};
 
-/// How many rounds a comparison has unless asked otherwise: the median of five stands two outliers.
+/// What the process may be limited to, in host cores. The least is the kernel's least quota in the longest
+/// period that does not look like a stall.
+pub const CORE_LIMITS: RangeInclusive<f64> = MIN_CORE_SPEED..=MAX_CORES as f64;
+
+/// How many rounds a comparison has unless asked otherwise: the median of five withstands two outliers.
 pub const DEFAULT_ROUNDS: u32 = 5;
 
 /// One run of a workload against one target.
@@ -30,9 +35,10 @@ pub struct BenchOptions {
     pub use_existing: bool,
     /// How the store is opened.
     pub store: StoreSettings,
-    /// How long to wait, after the measured part, until compactions and relocation have ended. Default 600, range 0 to 86 400.
+    /// How long to wait, after the measured part, until compactions and GC have ended. Default 600, range 0 to 86 400.
     pub settle_seconds: f64,
     /// Processor time for the whole process, in cores of the machine; 0.04 to 256. Default none: no limit.
+    /// Whoever calls [`run_bench`](super::run_bench) sets it first.
     pub cores: Option<f64>,
 }
 
@@ -68,9 +74,9 @@ impl BenchOptions {
             return Err(Error::options(format!("settle-seconds is {seconds}; it must be between 0 and {most}")));
         }
         if let Some(cores) = self.cores
-            && !(CoreLimit::MIN..=CoreLimit::MAX).contains(&cores)
+            && !CORE_LIMITS.contains(&cores)
         {
-            let (least, most) = (CoreLimit::MIN, CoreLimit::MAX);
+            let (least, most) = (CORE_LIMITS.start(), CORE_LIMITS.end());
             return Err(Error::options(format!("cores is {cores}; it must be between {least} and {most}")));
         }
         if self.use_existing && self.workload.updates_before_percent.is_some() {
@@ -117,7 +123,7 @@ impl BenchOptions {
     }
 
     /// The same run against a mark: `baseline` with the sizes that suit it, the durability of our store, and the rest as it is. The
-    /// length of values that are kept apart is ours too, where the mark keeps any apart.
+    /// length of values that are separated is ours too, where the mark separates any.
     pub fn of_baseline(&self, baseline: TargetKind) -> Self {
         let separation = self.store.separation_min_bytes.filter(|_| baseline != TargetKind::Rocksdb);
         let sizes = StoreSettings::for_target(baseline, self.store.profile, separation);

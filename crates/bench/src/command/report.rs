@@ -10,7 +10,7 @@ use crate::target::TargetKind;
 use crate::target::resp::ServerAddress;
 use crate::workload::Workload;
 
-/// The server that a run asked, and what it told of itself. What it did not tell is null.
+/// The server that a run asked, and what it reported of itself. What it did not report is null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerFigures {
     /// Where it is.
@@ -76,14 +76,14 @@ pub struct BenchReport {
     pub sar_max: Option<f64>,
     /// The mean over the second half of the measured part.
     pub sar_mean_steady: Option<f64>,
-    /// Bytes of values that the store moved out of garbage since it was opened, until it had settled. 0 where no values are kept
-    /// apart.
-    pub relocated_bytes: Option<u64>,
+    /// Bytes of values that the store moved out of garbage since it was opened, until it had settled. 0 where no values
+    /// are separated.
+    pub gc_bytes: Option<u64>,
     /// Processor time of that by `cpu_seconds`.
-    pub relocation_cpu_share: Option<f64>,
-    /// How long writers were made to rest, all threads together, until the store had settled, so that relocation kept up; in
+    pub gc_cpu_share: Option<f64>,
+    /// How long writers were made to rest, all threads together, until the store had settled, so that garbage collection kept up; in
     /// milliseconds.
-    pub paced_ms: Option<u64>,
+    pub throttled_ms: Option<u64>,
     /// What was found of duplicates.
     #[serde(flatten)]
     pub duplicates: DuplicateFigures,

@@ -1,6 +1,5 @@
 //! One run.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -8,13 +7,11 @@ use std::time::{Duration, Instant};
 
 use ecotone_engine::DedupProperties;
 
-use super::cores::CoreLimit;
 use super::samples::{Samples, Summary};
-use super::served::run_served;
 use super::{BenchOptions, BenchReport, DuplicateFigures};
 use crate::driver::{Driver, Outcome, Phase, RunSnapshot};
-use crate::measure::{Measured, ProcessUsage, directory_bytes};
-use crate::target::{self, CountedDuplicates, DedupWork, RelocationWork, Target};
+use crate::measure::{Measured, ProcessUsage, Reasons, directory_bytes, war};
+use crate::target::{self, CountedDuplicates, DedupWork, GcWork, Target};
 use crate::workload::{OperationKind, Preload, Workload};
 use crate::{Error, Result};
 
@@ -32,20 +29,8 @@ pub enum BenchProgress {
     SettlingAfter,
 }
 
-/// Runs one workload against one target in this process and waits for the end.
-///
-/// `progress` is called on this thread. The figures of memory and processor time are those of the process: for clean ones nothing
-/// else should run in it.
-///
-/// # Errors
-///
-/// [`Error::Options`] before anything was written; else what the target or the file system said.
-pub fn run_bench(options: &BenchOptions, mut progress: impl FnMut(&BenchProgress)) -> Result<BenchReport> {
-    options.validate()?;
-    if let Some(server) = &options.server {
-        return run_served(options, server, progress);
-    }
-    let _limit = options.cores.map(CoreLimit::begin).transpose()?;
+/// As [`super::run_bench`], for options without a server.
+pub(super) fn run_here(options: &BenchOptions, mut progress: impl FnMut(&BenchProgress)) -> Result<BenchReport> {
     let (directory, _temporary) = directory(options)?;
     let target = target::open(options.target, &directory, options.use_existing, &options.store)?;
     let mut workload = options.workload.clone();
@@ -78,7 +63,7 @@ pub fn run_bench(options: &BenchOptions, mut progress: impl FnMut(&BenchProgress
     let settled = target.settle(Duration::from_secs_f64(options.settle_seconds), &AtomicBool::new(false))?;
     let end = End {
         usage: ProcessUsage::now(),
-        relocation: target.relocation()?,
+        gc: target.gc()?,
         counted,
         dedup: target.dedup()?,
         settled,
@@ -108,7 +93,7 @@ fn directory(options: &BenchOptions) -> Result<(PathBuf, Option<tempfile::TempDi
 /// A run when its store has settled.
 struct End {
     usage: ProcessUsage,
-    relocation: Option<RelocationWork>,
+    gc: Option<GcWork>,
     /// Where duplicates were counted, with the most memory that was held before that.
     counted: Option<(CountedDuplicates, Measured<u64>)>,
     dedup: Option<DedupWork>,
@@ -154,14 +139,14 @@ fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option
             Some(_) => "the run was too short: its second half needs two samples, one a second".to_owned(),
         }),
     );
-    let relocated_bytes = end.relocation.as_ref().map_or(0, |work| work.bytes);
-    let paced_ms = end.relocation.as_ref().map_or(0, |work| work.paced_ms);
-    let relocation_cpu_share = match end.relocation.map_or(Ok(0.0), |work| work.cpu_seconds) {
+    let gc_bytes = end.gc.as_ref().map_or(0, |work| work.bytes);
+    let throttled_ms = end.gc.as_ref().map_or(0, |work| work.throttled_ms);
+    let gc_cpu_share = match end.gc.map_or(Ok(0.0), |work| work.cpu_seconds) {
         Ok(seconds) if cpu_seconds > 0.0 => Ok(seconds / cpu_seconds),
         Ok(_) => Err("there is no cpu_seconds".into()),
         Err(reason) => Err(reason),
     };
-    let relocation_cpu_share = reasons.keep("relocation_cpu_share", relocation_cpu_share);
+    let gc_cpu_share = reasons.keep("gc_cpu_share", gc_cpu_share);
     if !end.settled {
         let reason = format!(
             "the store was still at work {} s after the run; its later work is not counted",
@@ -193,9 +178,9 @@ fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option
         sar_at_end,
         sar_max,
         sar_mean_steady,
-        relocated_bytes: Some(relocated_bytes),
-        relocation_cpu_share,
-        paced_ms: Some(paced_ms),
+        gc_bytes: Some(gc_bytes),
+        gc_cpu_share,
+        throttled_ms: Some(throttled_ms),
         duplicates,
         cpu_seconds: Some(cpu_seconds),
         cpu_us_per_op,
@@ -205,24 +190,6 @@ fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option
         samples,
         unavailable: reasons.0,
     }
-}
-
-/// Reasons by the name of the figure.
-#[derive(Default)]
-pub(super) struct Reasons(pub(super) BTreeMap<String, String>);
-
-impl Reasons {
-    pub(super) fn keep<T>(&mut self, figure: &str, measured: Measured<T>) -> Option<T> {
-        measured.map_err(|reason| self.0.insert(figure.to_owned(), reason)).ok()
-    }
-}
-
-pub(super) fn war(bytes_device: Option<u64>, bytes_user: u64) -> Measured<f64> {
-    let written = bytes_device.ok_or("there is no bytes_device")?;
-    if bytes_user == 0 {
-        return Err("the workload wrote nothing".into());
-    }
-    Ok(written as f64 / bytes_user as f64)
 }
 
 /// Why a ratio of space is not known.
@@ -240,16 +207,4 @@ fn sar(directory: Option<&Path>, outcome: &Outcome) -> Measured<f64> {
     let live = outcome.live.filter(|live| live.keys > 0).ok_or_else(|| unknown_sar(outcome))?;
     let bytes = directory_bytes(directory).map_err(|error| error.to_string())?;
     Ok(bytes as f64 / live.bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn write_amplification_needs_both_sides() {
-        assert_eq!(war(Some(300), 100), Ok(3.0));
-        assert!(war(None, 100).unwrap_err().contains("bytes_device"));
-        assert!(war(Some(300), 0).unwrap_err().contains("wrote nothing"));
-    }
 }

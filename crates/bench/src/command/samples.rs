@@ -33,8 +33,8 @@ pub struct Sample {
     pub sar: Option<f64>,
     /// DUP_RATIO of the whole store, as it estimates it.
     pub dup_ratio_estimated: Option<f64>,
-    /// Bytes that newer versions hide, as it estimates them.
-    pub hidden_bytes: Option<u64>,
+    /// Bytes that newer versions shadow, as it estimates them.
+    pub shadowed_bytes: Option<u64>,
 }
 
 /// What the samples of a run come to.
@@ -109,7 +109,7 @@ impl Samples {
             war: None,
             sar,
             dup_ratio_estimated: duplicates.and_then(DedupProperties::ratio),
-            hidden_bytes: duplicates.map(|duplicates| duplicates.hidden_bytes),
+            shadowed_bytes: duplicates.map(|duplicates| duplicates.shadowed_bytes),
         };
         (sample, ProcessUsage::now().bytes_device.ok())
     }
@@ -118,10 +118,10 @@ impl Samples {
         self.kept.push(sample);
         self.device.push(device);
         if self.kept.len() >= Self::MAX {
-            let mut place = 0..;
-            self.kept.retain(|_| place.next().is_some_and(|place: usize| place % 2 == 1));
-            let mut place = 0..;
-            self.device.retain(|_| place.next().is_some_and(|place: usize| place % 2 == 1));
+            let mut index = 0..;
+            self.kept.retain(|_| index.next().is_some_and(|index: usize| index % 2 == 1));
+            let mut index = 0..;
+            self.device.retain(|_| index.next().is_some_and(|index: usize| index % 2 == 1));
             self.interval *= 2;
         }
     }
@@ -197,7 +197,7 @@ mod tests {
             war: None,
             sar: Some(sar),
             dup_ratio_estimated: None,
-            hidden_bytes: None,
+            shadowed_bytes: None,
         }
     }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::run::{PROGRESS_INTERVAL, Reasons, war};
+use super::run::PROGRESS_INTERVAL;
 use super::samples::{Samples, Summary};
 use super::{BenchOptions, BenchProgress, BenchReport, DuplicateFigures, ServerFigures};
 use crate::driver::{Driver, Outcome, Phase};
-use crate::measure::Measured;
+use crate::measure::{Measured, Reasons, war};
 use crate::target::Target;
 use crate::target::resp::{RespTarget, ServerInfo, ServerOptions};
 use crate::workload::{OperationKind, Preload, WorkloadOptions};
@@ -31,7 +31,7 @@ pub(super) fn run_served(
                 "it holds keys, which a run would mix with its own; name an empty one, or use it as it is with --use-existing",
             ));
         }
-        // Apart from the measured part, so that the server can be asked in between.
+        // Separately from the measured part, so that the server can be asked in between.
         Driver::fill(Arc::clone(&target) as Arc<dyn Target>, options.workload.clone(), None, Arc::default())?;
     }
     let workload =
@@ -103,9 +103,9 @@ fn report(options: &BenchOptions, server: &ServerOptions, outcome: &Outcome, end
     // Not until it has settled: that is mostly a wait, and its idle power is no cost of the workload.
     let energy_joules = end.at_end.growth(&end.before, "energy_joules_total").ok_or_else(|| end.silence());
     let energy_joules = reasons.keep("server.energy_joules", energy_joules);
-    let relocated_bytes = reasons.keep("relocated_bytes", end.growth("value_log_relocated_bytes_total"));
-    let paced_ms = reasons.keep("paced_ms", end.growth("value_log_paced_ms_total"));
-    for figure in ["war_steady", "sar_max", "sar_mean_steady", "relocation_cpu_share", "rss_max_bytes"] {
+    let gc_bytes = reasons.keep("gc_bytes", end.growth("value_log_relocated_bytes_total"));
+    let throttled_ms = reasons.keep("throttled_ms", end.growth("value_log_throttled_ms_total"));
+    for figure in ["war_steady", "sar_max", "sar_mean_steady", "gc_cpu_share", "rss_max_bytes"] {
         let _: Option<()> = reasons.keep(figure, Err("it is not asked of a server".into()));
     }
     let _: Option<()> = reasons.keep("options.store", Err("the server has opened its store itself".into()));
@@ -147,9 +147,9 @@ fn report(options: &BenchOptions, server: &ServerOptions, outcome: &Outcome, end
         sar_at_end,
         sar_max: None,
         sar_mean_steady: None,
-        relocated_bytes: relocated_bytes.map(|bytes| bytes as u64),
-        relocation_cpu_share: None,
-        paced_ms: paced_ms.map(|ms| ms as u64),
+        gc_bytes: gc_bytes.map(|bytes| bytes as u64),
+        gc_cpu_share: None,
+        throttled_ms: throttled_ms.map(|ms| ms as u64),
         duplicates: DuplicateFigures::default(),
         cpu_seconds,
         cpu_us_per_op,

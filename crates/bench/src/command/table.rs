@@ -50,21 +50,21 @@ pub fn report_table(report: &BenchReport) -> String {
     line("  highest", known(report.sar_max.map(ratio)));
     line("  mean, second half", known(report.sar_mean_steady.map(ratio)));
     if report.options.store.separation_min_bytes.is_some() {
-        line("values relocated", known(report.relocated_bytes.map(bytes)));
-        line("  writers rested", known(report.paced_ms.map(|ms| format!("{ms} ms"))));
-        line("  processor time", known(report.relocation_cpu_share.map(|share| format!("{:.1} %", share * 100.0))));
+        line("moved by GC", known(report.gc_bytes.map(bytes)));
+        line("  writers throttled", known(report.throttled_ms.map(|ms| format!("{ms} ms"))));
+        line("  processor time", known(report.gc_cpu_share.map(|share| format!("{:.1} %", share * 100.0))));
     }
     if report.options.store.dedup.is_some() {
         let found = &report.duplicates;
-        let of = |hidden: Option<u64>, dup_ratio: Option<f64>| {
-            format!("{}, one in {} entries", known(hidden.map(bytes)), known(dup_ratio.map(|it| format!("{it:.1}"))))
+        let of = |shadowed: Option<u64>, dup_ratio: Option<f64>| {
+            format!("{}, one in {} entries", known(shadowed.map(bytes)), known(dup_ratio.map(|it| format!("{it:.1}"))))
         };
-        line("hidden by newer", of(found.hidden_bytes_true, found.dup_ratio_true));
-        if found.hidden_bytes_estimated.is_some() {
+        line("shadowed", of(found.shadowed_bytes_true, found.dup_ratio_true));
+        if found.shadowed_bytes_estimated.is_some() {
             let error = known(found.dup_ratio_error.map(|error| format!("{:.1} %", error * 100.0)));
             line(
                 "  as estimated",
-                format!("{}, +- {error}", of(found.hidden_bytes_estimated, found.dup_ratio_estimated)),
+                format!("{}, +- {error}", of(found.shadowed_bytes_estimated, found.dup_ratio_estimated)),
             );
         }
         if let (Some(extensions), Some(merges)) = (found.dedup_extensions, found.dedup_merges) {
@@ -132,7 +132,7 @@ pub fn comparison_table(comparison: &Comparison) -> String {
 /// Where values lie, and the sizes that follow from it.
 fn layout(store: &StoreSettings) -> String {
     let values =
-        store.separation_min_bytes.map_or("with their keys".to_owned(), |from| format!("from {from} B on apart"));
+        store.separation_min_bytes.map_or("with their keys".to_owned(), |from| format!("from {from} B on separated"));
     let sizes = match store.store_options() {
         // Options of the store may say otherwise.
         Ok(options) => {
@@ -179,8 +179,8 @@ fn duration(us: f64) -> String {
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(' ');
         }
         text.push(digit);

@@ -214,10 +214,10 @@ fn options_that_make_no_sense_are_refused_before_anything_is_written() {
     assert!(wrong(|o| o.settle_seconds = f64::NAN).starts_with("settle-seconds is NaN"));
     assert!(wrong(|o| o.cores = Some(0.03)).contains("between 0.04 and"));
     assert!(wrong(|o| o.store.blob_gc_age_cutoff = 1.1).starts_with("blob-gc-age-cutoff is 1.1"));
-    assert!(wrong(|o| o.target = TargetKind::RocksdbBlob).contains("rocksdb-blob keeps values apart"));
+    assert!(wrong(|o| o.target = TargetKind::RocksdbBlob).contains("rocksdb-blob separates values"));
     let mut options = BenchOptions { target: TargetKind::Rocksdb, ..tiny() };
     options.store.separation_min_bytes = Some(128);
-    assert!(refusal(&options).contains("the target rocksdb-blob keeps them apart"));
+    assert!(refusal(&options).contains("the target rocksdb-blob separates them"));
 }
 
 #[test]
@@ -306,10 +306,10 @@ fn a_child_that_fails_or_babbles_is_named() {
 #[test]
 fn a_child_takes_its_options_as_json_and_returns_its_report() {
     let options = tiny(Workload::SeekRandom, TargetKind::Rocksdb);
-    let report = run_child(&serde_json::to_string(&options).unwrap(), |_| {}).unwrap();
-    let report: BenchReport = serde_json::from_str(&report).unwrap();
+    let report = run(&child_options(&serde_json::to_string(&options).unwrap()).unwrap()).unwrap();
+    let report: BenchReport = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
     assert_eq!(report.options, options);
-    assert!(matches!(run_child("{\"keyz\":1}", |_| {}), Err(Error::Options(reason)) if reason.contains("keyz")));
+    assert!(matches!(child_options("{\"keyz\":1}"), Err(Error::Options(reason)) if reason.contains("keyz")));
 }
 
 #[test]
@@ -331,8 +331,8 @@ fn medians_leave_out_the_outliers() {
 #[test]
 fn a_store_is_opened_with_the_sizes_of_its_profile_and_layout() {
     for profile in Profile::ALL {
-        let opened = |kind, apart| {
-            let settings = StoreSettings::for_target(kind, profile, apart);
+        let opened = |kind, separated| {
+            let settings = StoreSettings::for_target(kind, profile, separated);
             format!("{:?}", settings.store_options().unwrap())
         };
         let options = format!("{:?}", profile.options());
@@ -402,7 +402,7 @@ fn updates_tell_what_garbage_costs() {
             assert!(war >= 1.0, "{target}: {war}");
             assert!(report.samples.iter().all(|sample| sample.war.is_some()));
         }
-        let (bytes, share) = (report.relocated_bytes.unwrap(), report.relocation_cpu_share);
+        let (bytes, share) = (report.gc_bytes.unwrap(), report.gc_cpu_share);
         match target {
             TargetKind::Engine => {
                 assert!(bytes > 0, "nine tenths of 200 MB were garbage");
@@ -410,16 +410,16 @@ fn updates_tell_what_garbage_costs() {
                 assert!(share > 0.0 && share < 1.0, "{share}");
                 // Of 200 MB most was garbage. Less than 16 MiB of it is left alone, and the segment that is being written stays.
                 let left = (settled - 1.35) * last.bytes_live.unwrap();
-                assert!(left < f64::from(128 << 20), "relocation was not waited for: {left} bytes too many");
+                assert!(left < f64::from(128 << 20), "GC was not waited for: {left} bytes too many");
             }
             TargetKind::Rocksdb | TargetKind::Resp => assert_eq!((bytes, share), (0, Some(0.0))),
             TargetKind::RocksdbBlob => {
                 assert!(bytes > 0);
-                assert!(share.is_none() && report.unavailable["relocation_cpu_share"].contains("does not tell"));
+                assert!(share.is_none() && report.unavailable["gc_cpu_share"].contains("does not tell"));
             }
         }
         let text = report_table(&report);
-        assert_eq!(text.contains("values relocated"), target != TargetKind::Rocksdb, "{text}");
+        assert_eq!(text.contains("moved by GC"), target != TargetKind::Rocksdb, "{text}");
         assert!(text.contains("before settling"), "{text}");
     }
 }
@@ -470,8 +470,8 @@ fn what_counting_and_merging_duplicates_did_is_reported_whichever_way() {
         let report = run(&options).unwrap();
         let found = &report.duplicates;
         assert!(found.dedup_cpu_share.is_some_and(|share| share > 0.0), "{kind:?} {found:?}");
-        let (estimated, counted) = (found.hidden_bytes_estimated.unwrap(), found.hidden_bytes_true.unwrap());
-        // One key in 64: a few hundred samples, whose error is told.
+        let (estimated, counted) = (found.shadowed_bytes_estimated.unwrap(), found.shadowed_bytes_true.unwrap());
+        // One key in 64: a few hundred samples, whose error is reported.
         let error = 5.0 * found.dup_ratio_error.unwrap_or(1.0);
         assert!((estimated as f64 - counted as f64).abs() <= error * counted.max(1) as f64, "{kind:?} {found:?}");
         assert!(found.dup_ratio_estimated.is_some() && found.dup_ratio_true.is_some(), "{kind:?} {found:?}");
@@ -482,7 +482,7 @@ fn what_counting_and_merging_duplicates_did_is_reported_whichever_way() {
     }
 }
 
-/// Tables of level 0 that nothing compacts, so that much is hidden for certain.
+/// Tables of level 0 that nothing compacts, so that much is shadowed for certain.
 fn updates_at_rest(separation: Option<u32>) -> BenchOptions {
     let mut options = tiny(Workload::Updates, TargetKind::Engine);
     options.workload.ops = Some(20_000);
@@ -501,12 +501,12 @@ fn duplicates_are_counted_at_the_end_of_the_measured_part_where_they_are_asked_f
         let report = run(&options).unwrap();
         let found = &report.duplicates;
         // 22,000 puts of 2,000 keys in many tables: versions of one key that met in a memtable are one.
-        let (ratio, hidden) = (found.dup_ratio_true.unwrap(), found.hidden_bytes_true.unwrap());
+        let (ratio, hidden) = (found.dup_ratio_true.unwrap(), found.shadowed_bytes_true.unwrap());
         assert!(ratio > 1.0 && ratio < 3.0, "{ratio}");
         assert!(hidden.is_multiple_of(value_bytes) && hidden > 2_000 * value_bytes, "{hidden}");
         let entries = ratio * (hidden / value_bytes) as f64;
         let keys = entries - (hidden / value_bytes) as f64;
-        assert!((keys - 2_000.0).abs() < 0.5, "all that is not hidden is live: {keys}");
+        assert!((keys - 2_000.0).abs() < 0.5, "all that is not shadowed is live: {keys}");
         let text = report_table(&report);
         assert!(text.contains(&format!("one in {ratio:.1} entries")), "{text}");
         for (figure, value) in
@@ -531,9 +531,9 @@ fn figures_of_duplicates_stand_beside_the_others_and_are_read_back() {
     // The last of 53 bits may differ after reading.
     let (read, counted) = (value["dup_ratio_true"].as_f64().unwrap(), report.duplicates.dup_ratio_true.unwrap());
     assert!((read / counted - 1.0).abs() < 1e-12, "{read} for {counted}");
-    assert!(value["dedup_merges"].is_null() && value["samples"][0].get("hidden_bytes").is_some());
+    assert!(value["dedup_merges"].is_null() && value["samples"][0].get("shadowed_bytes").is_some());
     let read = serde_json::from_str::<BenchReport>(&json).unwrap();
-    assert_eq!(read.duplicates.hidden_bytes_true, report.duplicates.hidden_bytes_true);
+    assert_eq!(read.duplicates.shadowed_bytes_true, report.duplicates.shadowed_bytes_true);
     assert_eq!(read.options, report.options);
 }
 

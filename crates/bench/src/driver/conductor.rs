@@ -5,14 +5,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use ecotone_policy::duty::{Duty, DutyObserver};
+use ecotone_types::{Duty, DutyObserver};
 
-use super::clock::MonotonicClock;
 use super::counters::{LiveKeys, OperationCounts, ThreadCounters};
 use super::in_flight::InFlight;
 use super::outcome::{LiveData, Outcome, Sum};
-use super::pacing::Schedule;
-use super::thread::{Executor, Limits, Shared, ThreadOutcome, run};
+use super::schedule::{MonotonicClock, Schedule};
+use super::thread::{Executor, run};
+use super::thread_state::{Limits, RunContext, ThreadOutcome};
 use super::{Phase, RunSnapshot};
 use crate::measure::{ProcessUsage, reset_rss_peak};
 use crate::target::{STALL_SAMPLE_INTERVAL, Target};
@@ -159,7 +159,11 @@ impl Conductor {
     }
 
     /// Lets all threads do what comes before the measured part.
-    fn before(&self, values: &ValuePool, share: fn(&Self, &Shared<'_>, u32) -> Result<ThreadOutcome>) -> Result<Sum> {
+    fn before(
+        &self,
+        values: &ValuePool,
+        share: fn(&Self, &RunContext<'_>, u32) -> Result<ThreadOutcome>,
+    ) -> Result<Sum> {
         let leaders_done = AtomicBool::new(false);
         let shared = self.shared(values, &leaders_done, None);
         let threads = self.options.threads;
@@ -175,21 +179,21 @@ impl Conductor {
         })
     }
 
-    fn load_share(&self, shared: &Shared<'_>, thread: u32) -> Result<ThreadOutcome> {
+    fn load_share(&self, shared: &RunContext<'_>, thread: u32) -> Result<ThreadOutcome> {
         let operations = Generator::preload(&self.options, thread, self.options.threads);
         self.carry_out(shared, operations, || {
             self.loaded.fetch_add(1, Ordering::Relaxed);
         })
     }
 
-    fn update_share(&self, shared: &Shared<'_>, thread: u32) -> Result<ThreadOutcome> {
+    fn update_share(&self, shared: &RunContext<'_>, thread: u32) -> Result<ThreadOutcome> {
         self.carry_out(shared, Generator::updates_before(&self.options, thread, self.options.threads), || ())
     }
 
     /// Carries out what is not measured, until the end or a stop.
     fn carry_out(
         &self,
-        shared: &Shared<'_>,
+        shared: &RunContext<'_>,
         operations: impl Iterator<Item = Operation>,
         done: impl Fn(),
     ) -> Result<ThreadOutcome> {
@@ -268,8 +272,8 @@ impl Conductor {
         values: &'a ValuePool,
         leaders_done: &'a AtomicBool,
         live: Option<&'a LiveKeys>,
-    ) -> Shared<'a> {
-        Shared {
+    ) -> RunContext<'a> {
+        RunContext {
             target: self.target.as_ref(),
             values,
             shape: KeyShape::new(self.options.workload.key_order(), self.options.key_bytes),
@@ -335,7 +339,7 @@ impl Conductor {
     }
 }
 
-/// The schedule of one thread, if the run is paced.
+/// The schedule of one thread, if the run has a rate.
 pub(super) fn schedule(options: &WorkloadOptions, thread: u32) -> Option<Schedule> {
     let rate = options.rate_ops_per_s?;
     let threads = options.workload.driver_threads(options.threads);

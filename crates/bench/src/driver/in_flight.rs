@@ -6,10 +6,9 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use super::clock::Clock;
 use super::counters::ThreadCounters;
-use super::pacing::Schedule;
-use super::thread::{Limits, Shared, ThreadOutcome, wait};
+use super::schedule::{Clock, Schedule};
+use super::thread_state::{Limits, RunContext, ThreadOutcome, wait};
 use crate::target::{Request, Session};
 use crate::workload::{Generator, Operation, OperationKind};
 use crate::{Error, Result};
@@ -19,7 +18,7 @@ const MAX_UNSENT_BYTES: usize = 256 << 10;
 
 /// The operations that a thread has under way.
 pub(super) struct InFlight<'a> {
-    shared: &'a Shared<'a>,
+    shared: &'a RunContext<'a>,
     session: Box<dyn Session>,
     depth: usize,
     begun: VecDeque<Begun>,
@@ -35,7 +34,7 @@ struct Begun {
 
 impl<'a> InFlight<'a> {
     /// None where the target has no sessions. `depth` operations may be under way at once.
-    pub(super) fn of(shared: &'a Shared<'a>, depth: u32) -> Result<Option<Self>> {
+    pub(super) fn of(shared: &'a RunContext<'a>, depth: u32) -> Result<Option<Self>> {
         let Some(session) = shared.target.session()? else { return Ok(None) };
         let (key, depth) = (shared.shape.buffer(), depth.max(1) as usize);
         Ok(Some(Self { shared, session, depth, begun: VecDeque::with_capacity(depth), key, position: 0 }))
@@ -112,7 +111,7 @@ impl<'a> InFlight<'a> {
 
 /// Runs operations until a limit, a stop or an error, and waits for those that are under way then.
 pub(super) fn run_in_flight(
-    shared: &Shared<'_>,
+    shared: &RunContext<'_>,
     mut in_flight: InFlight<'_>,
     mut generator: Generator,
     mut schedule: Option<Schedule>,
@@ -132,7 +131,7 @@ pub(super) fn run_in_flight(
             }
             let operation = generator.next_operation();
             let begin_ns = match &mut schedule {
-                // Paced runs have one operation under way, so nothing is unanswered while the next one is waited for.
+                // Runs at a rate have one operation under way, so nothing is unanswered while the next one is waited for.
                 Some(schedule) => {
                     let due_ns = schedule.next_due_ns();
                     is_over = !wait(shared, limits, clock, due_ns.min(limits.deadline_ns));

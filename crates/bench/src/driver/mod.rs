@@ -3,20 +3,20 @@
 //! A run has three phases: the store is filled if the workload reads what it has not written, and updated if that is asked for; it
 //! settles (so that the load's compactions are not measured); and then the measured part runs until its seconds, its operations or a stop.
 //!
-//! Latency is the time of the call, or, in a paced run, the time since the operation was due: see the `pacing` module on why.
+//! Latency is the time of the call, or, in a run at a rate, the time since the operation was due: see the `schedule` module on why.
 //!
 //! Threads: a conductor runs the phases and watches for stalls; each measured thread runs its own generator and shares only the
 //! target, the value pool and one counter line. Each is bound to [`Duty::Foreground`] for as long as it runs. The
 //! calling thread is free: a server can run a driver inside itself. Failure: the first error stops all threads and is returned
 //! by [`Running::join`]; a panic in a thread does the same.
 
-mod clock;
 mod conductor;
 mod counters;
 mod in_flight;
 mod outcome;
-mod pacing;
+mod schedule;
 mod thread;
+mod thread_state;
 
 #[cfg(test)]
 mod tests;
@@ -31,8 +31,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 #[cfg(doc)]
-use ecotone_policy::duty::Duty;
-use ecotone_policy::duty::DutyObserver;
+use ecotone_types::Duty;
+use ecotone_types::DutyObserver;
 
 use crate::target::Target;
 use crate::workload::WorkloadOptions;
@@ -77,7 +77,7 @@ pub struct RunSnapshot {
 pub struct Driver;
 
 impl Driver {
-    /// Starts a run and returns at once. `observer` is told on each measured thread that it is foreground.
+    /// Starts a run and returns at once. `observer` is notified of the foreground duty on each measured thread.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if self.thread.is_some() {
             self.stop();
-            // Nobody is left to hear of an error.
+            // Nobody is left to report an error to.
             let _ = self.wait();
         }
     }

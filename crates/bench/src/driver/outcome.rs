@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::OperationCounts;
-use super::thread::{Latencies, ThreadOutcome};
+use super::thread_state::{Latencies, ThreadOutcome};
 use crate::measure::ProcessUsage;
 use crate::workload::OperationKind;
 

@@ -4,12 +4,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
-use ecotone_policy::duty::Duty;
+use ecotone_types::Duty;
 
-use super::clock::Clock;
 use super::counters::{LiveKeys, ThreadCounters};
-use super::pacing::{Schedule, TICK_NS};
-use super::thread::{Limits, Shared, run};
+use super::schedule::{Clock, Schedule, TICK_NS};
+use super::thread::run;
+use super::thread_state::{Limits, RunContext};
 use super::*;
 use crate::workload::{Generator, KeyOrder, KeyShape, OperationKind, Preload, ValuePool, Workload};
 
@@ -288,8 +288,8 @@ fn dropping_a_run_ends_its_threads() {
 
 #[test]
 fn each_measured_thread_is_foreground_from_begin_to_end() {
-    struct Seen(Mutex<mpsc::Sender<(std::thread::ThreadId, Option<Duty>)>>);
-    impl DutyObserver for Seen {
+    struct Recorder(Mutex<mpsc::Sender<(std::thread::ThreadId, Option<Duty>)>>);
+    impl DutyObserver for Recorder {
         fn begin(&self, duty: Duty) {
             self.0.lock().unwrap().send((std::thread::current().id(), Some(duty))).unwrap();
         }
@@ -299,7 +299,7 @@ fn each_measured_thread_is_foreground_from_begin_to_end() {
     }
     let (sender, seen) = mpsc::channel();
     let target = Arc::new(Memory::default());
-    let observer: Arc<dyn DutyObserver> = Arc::new(Seen(Mutex::new(sender)));
+    let observer: Arc<dyn DutyObserver> = Arc::new(Recorder(Mutex::new(sender)));
     let running = Driver::start(target as Arc<dyn Target>, options(Workload::FillRandom), Some(observer)).unwrap();
     running.join().unwrap();
     let mut threads: BTreeMap<String, Vec<Option<Duty>>> = BTreeMap::new();
@@ -371,7 +371,7 @@ fn ten_paced_seconds(rate: f64, put_ns: u64, pause_ns: u64) -> (u64, f64, hdrhis
     let (stop, leaders_done) = (AtomicBool::new(false), AtomicBool::new(false));
     let options = WorkloadOptions { seconds: Some(10.0), ..options(Workload::FillRandom) };
     let values = ValuePool::new(1, 100);
-    let shared = Shared {
+    let shared = RunContext {
         target: &target,
         values: &values,
         shape: KeyShape::new(KeyOrder::Number, 16),
@@ -394,7 +394,7 @@ fn a_store_that_keeps_up_gets_the_offered_rate_for_the_whole_time() {
         let (ops, seconds, latencies) = ten_paced_seconds(rate, 1_000, 0);
         assert_eq!(ops, (10.0 * rate) as u64);
         assert!((seconds - 10.0).abs() < 1e-6, "{seconds}");
-        // No more than the others of its tick stand before an operation.
+        // No more than the others of its tick come before an operation.
         assert!(latencies.max() <= 1_000 * (1 + (rate * TICK_NS as f64 / 1e9) as u64), "{}", latencies.max());
     }
 }
@@ -489,7 +489,7 @@ fn the_driver_itself_costs_little_beside_a_store() {
         let outcome = Driver::start(Arc::new(Nothing), options, None).unwrap().join().unwrap();
         let ns_per_op = outcome.seconds * 1e9 / outcome.counts.total() as f64;
         println!("{workload}: {ns_per_op:.0} ns per operation");
-        // About 100 on an idle machine; a put costs RocksDB several thousand. Room for tests that run beside this one.
+        // About 100 on an idle machine; a put costs RocksDB several thousand. Time for tests that run beside this one.
         assert!(ns_per_op < 2_000.0, "{workload}: {ns_per_op}");
     }
 }

@@ -6,4 +6,5 @@ mod stall;
 
 pub use directory::directory_bytes;
 pub use process::{Measured, ProcessUsage, reset_rss_peak};
+pub(crate) use process::{Reasons, war};
 pub use stall::StallClock;

@@ -1,11 +1,31 @@
 //! What this process has used, as the kernel counts it.
 //!
-//! Where a counter is not to be had, the reason stands in its place: a benchmark never reports a zero that is a guess.
+//! Where a counter is not to be had, the reason is given instead: a benchmark never reports a zero that is a guess.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 /// A figure, or the reason why there is none.
 pub type Measured<T> = Result<T, String>;
+
+/// Why figures are missing, by the name of the figure.
+#[derive(Default)]
+pub(crate) struct Reasons(pub(crate) BTreeMap<String, String>);
+
+impl Reasons {
+    pub(crate) fn keep<T>(&mut self, figure: &str, measured: Measured<T>) -> Option<T> {
+        measured.map_err(|reason| self.0.insert(figure.to_owned(), reason)).ok()
+    }
+}
+
+/// Write amplification: bytes to the device by bytes of the user.
+pub(crate) fn war(bytes_device: Option<u64>, bytes_user: u64) -> Measured<f64> {
+    let written = bytes_device.ok_or("there is no bytes_device")?;
+    if bytes_user == 0 {
+        return Err("the workload wrote nothing".into());
+    }
+    Ok(written as f64 / bytes_user as f64)
+}
 
 /// What this process has used since it began.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,5 +143,12 @@ mod tests {
         assert_eq!(usage(Ok(100)).bytes_device_until(&usage(Ok(100)), 0), Ok(0));
         assert!(usage(Ok(100)).bytes_device_until(&usage(Ok(100)), 50).unwrap_err().contains("in memory"));
         assert_eq!(usage(Ok(1)).bytes_device_until(&usage(Err("no /proc".into())), 50), Err("no /proc".into()));
+    }
+
+    #[test]
+    fn write_amplification_needs_both_sides() {
+        assert_eq!(war(Some(300), 100), Ok(3.0));
+        assert!(war(None, 100).unwrap_err().contains("bytes_device"));
+        assert!(war(Some(300), 0).unwrap_err().contains("wrote nothing"));
     }
 }

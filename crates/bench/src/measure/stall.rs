@@ -1,7 +1,7 @@
 //! How long a store was stalled, from samples.
 //!
 //! For the bare target, which has no listener for RocksDB's stall conditions: it is asked now and then whether the write
-//! controller slows or stops writers. Our store hears of the same conditions as they change, so both figures mean the same,
+//! controller slows or stops writers. Our store is notified of the same conditions as they change, so both figures mean the same,
 //! but this one is only as fine as its samples. RocksDB's own sum of delays would not do: it counts the wait of each writer
 //! instead of the time the store was in that condition.
 

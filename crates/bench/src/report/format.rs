@@ -1,7 +1,7 @@
-//! Numbers as a reader wants them.
+//! Numbers as a reader wants them, and text that is safe in HTML and SVG.
 
 /// `1234567.8` as `1,234,568`.
-pub(super) fn grouped(number: f64) -> String {
+pub fn grouped(number: f64) -> String {
     let digits = format!("{:.0}", number.abs());
     let mut text = String::with_capacity(digits.len() + digits.len() / 3 + 1);
     for (index, digit) in digits.chars().enumerate() {
@@ -14,7 +14,7 @@ pub(super) fn grouped(number: f64) -> String {
 }
 
 /// A quotient to a baseline as a change: `1.189` as `+18.9 %`, `none` as `-`.
-pub(super) fn change(quotient: Option<f64>) -> String {
+pub fn change(quotient: Option<f64>) -> String {
     match quotient {
         None => "-".to_owned(),
         Some(quotient) => {
@@ -27,32 +27,32 @@ pub(super) fn change(quotient: Option<f64>) -> String {
 }
 
 /// The change of a stall time, which is often zero for the baseline: a stall that the baseline did not have is `more than none`.
-pub(super) fn stall_change(stall_ms: f64, quotient: Option<f64>) -> String {
+pub fn stall_change(stall_ms: f64, quotient: Option<f64>) -> String {
     if quotient.is_none() && stall_ms > 0.0 { "more than none".to_owned() } else { change(quotient) }
 }
 
 /// A quantity with the source of its joules: `µJ/op (model)`.
-pub(super) fn of_source(quantity: &str, source: &str) -> String {
+pub fn of_source(quantity: &str, source: &str) -> String {
     if source.is_empty() { quantity.to_owned() } else { format!("{quantity} ({source})") }
 }
 
 /// A relative error: `0.039` as `3.9 %`.
-pub(super) fn percent(share: Option<f64>) -> String {
+pub fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0))
 }
 
 /// Milliseconds as seconds: `46120` as `46.1`.
-pub(super) fn seconds(milliseconds: f64) -> String {
+pub fn seconds(milliseconds: f64) -> String {
     format!("{:.1}", milliseconds / 1e3)
 }
 
 /// Microjoules: `664.7` as `665`, small ones with a digit more.
-pub(super) fn microjoules(value: Option<f64>) -> String {
+pub fn microjoules(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| if value < 10.0 { format!("{value:.2}") } else { grouped(value) })
 }
 
 /// Bytes with a binary unit: `4194304` as `4.0 MiB`.
-pub(super) fn bytes(bytes: u64) -> String {
+pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -64,7 +64,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 /// A number for an axis: no more digits than it needs.
-pub(super) fn tick(value: f64) -> String {
+pub fn tick(value: f64) -> String {
     if value.abs() < 1e-9 {
         "0".to_owned()
     } else if value.abs() >= 1e6 {
@@ -79,6 +79,22 @@ pub(super) fn tick(value: f64) -> String {
 fn trimmed(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// The text with the five characters that mean something in HTML replaced.
+pub fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => safe += "&amp;",
+            '<' => safe += "&lt;",
+            '>' => safe += "&gt;",
+            '"' => safe += "&quot;",
+            '\'' => safe += "&#39;",
+            other => safe.push(other),
+        }
+    }
+    safe
 }
 
 #[cfg(test)]

@@ -1,37 +1,52 @@
-//! Reports of a lab and of a bench: tables for a terminal and one self-contained page with plots.
+//! Reports: how numbers, tables and plots are shown, and the page of a bench.
 //!
-//! Everything here is a pure function of a report and what the caller says about it; nothing reads a clock or a
-//! file.
+//! Everything here is a pure function of a report and what the caller says about it; nothing reads a
+//! clock or a file. The lab draws its own page from the same parts.
 
-mod format;
-mod html;
-mod matrix;
-mod page;
-mod palette;
-mod papers;
-mod plots;
+pub mod canvas;
+pub mod format;
+pub mod palette;
 mod store;
-mod table;
-mod tables;
+mod store_plots;
+pub mod table;
 
-pub use page::{PageHeader, html};
 pub use store::store_html;
 
-use crate::lab::LabReport;
+use format::escaped;
+use palette::Colour;
 
-/// The results as a table for a terminal: a row for each server of each policy and one for all of them.
-pub fn results_text(report: &LabReport) -> String {
-    tables::results(report).text()
+/// The style sheet of every page.
+pub const STYLE: &str = include_str!("style.css");
+
+/// What only the caller knows about a report.
+#[derive(Clone, Copy, Debug)]
+pub struct PageHeader<'a> {
+    /// The command that made the report, so that a reader can repeat it.
+    pub command: &'a str,
+    /// When it was made, in words.
+    pub date: &'a str,
 }
 
-/// The errors of the models as a table for a terminal.
-pub fn models_text(report: &LabReport) -> String {
-    tables::models(report).text()
+/// Names with their colours.
+pub fn legend<'a>(entries: impl IntoIterator<Item = (&'a str, Colour)>) -> String {
+    let entries = entries
+        .into_iter()
+        .map(|(name, colour)| format!("<li><i style=\"background:{}\"></i>{}</li>", colour.css(), escaped(name)));
+    format!("<ul class=\"legend\">{}</ul>", entries.collect::<String>())
 }
 
-/// The results beside the papers' figures, as a table for a terminal; none where the papers have nothing on this workload
-/// and these policies.
-pub fn papers_text(report: &LabReport) -> Option<String> {
-    let table = papers::table(report);
-    (!table.is_empty()).then(|| table.text())
+/// A panel: a heading, its plot, and a note below.
+pub fn panel(heading: &str, aside: &str, plot: &str, note: &str) -> String {
+    let note = if note.is_empty() { String::new() } else { format!("<p class=\"note\">{note}</p>") };
+    format!("<div class=\"panel\"><h4>{} <span>{}</span></h4>{plot}{note}</div>", escaped(heading), escaped(aside))
+}
+
+/// Panels side by side.
+pub fn panels(panels: impl IntoIterator<Item = String>) -> String {
+    format!("<div class=\"panels\">{}</div>", panels.into_iter().collect::<String>())
+}
+
+/// Panels side by side, twice as wide.
+pub fn wide_panels(panels: impl IntoIterator<Item = String>) -> String {
+    format!("<div class=\"panels wide\">{}</div>", panels.into_iter().collect::<String>())
 }

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::format::{bytes, grouped, percent, seconds};
-use super::html::escaped;
-use super::page::{PageHeader, legend};
+use super::format::{bytes, escaped, grouped, percent, seconds};
 use super::table::Table;
-use super::{palette, plots};
+use super::{PageHeader, STYLE, legend};
+use super::{palette, store_plots};
 use crate::command::BenchReport;
 use crate::target::DedupSettings;
 
@@ -28,7 +27,7 @@ pub fn store_html(reports: &[BenchReport], header: &PageHeader<'_>) -> String {
     let legend = legend(targets.iter().map(|target| (target.name(), palette::target(*target))));
     let over_time = figure(
         "Over time",
-        &(legend + &plots::store(reports)),
+        &(legend + &store_plots::store(reports)),
         "A line for each run, by a sample a second. WAR: bytes to storage by bytes of the user, both since the begin of the measured \
          part. SAR: bytes of the store's folder by bytes of live keys and values.",
     );
@@ -44,7 +43,7 @@ pub fn store_html(reports: &[BenchReport], header: &PageHeader<'_>) -> String {
          <title>Ecotone bench: {title}</title><style>{}</style></head>\n<body><header><div class=\"inner\">\
          <p class=\"kicker\">Ecotone bench</p><h1>{title}</h1><dl>{facts}</dl></div></header>\
          <main><section>{over_time}{numbers}{}</section></main><footer>Ecotone bench.</footer></body></html>\n",
-        include_str!("style.css"),
+        STYLE,
         notes(reports),
         title = escaped(&title),
     )
@@ -68,7 +67,7 @@ fn facts(reports: &[BenchReport], header: &PageHeader<'_>) -> Vec<(&'static str,
 }
 
 fn table(reports: &[BenchReport]) -> Table {
-    let mut table = (Table::default().words("target").words("values apart").words("durability"))
+    let mut table = (Table::default().words("target").words("separated values").words("durability"))
         .numbers("op/s")
         .numbers("stalled s")
         .numbers("CPU µs/op")
@@ -78,11 +77,11 @@ fn table(reports: &[BenchReport]) -> Table {
         .numbers("highest")
         .numbers("mean")
         .numbers("settled")
-        .numbers("relocated")
-        .numbers("of CPU");
+        .numbers("moved by GC")
+        .numbers("GC, of CPU");
     let asks = reports.iter().any(|report| report.options.store.dedup.is_some());
     if asks {
-        table = (table.words("dedup").numbers("hidden").numbers("DUP_RATIO").numbers("estimated"))
+        table = (table.words("dedup").numbers("shadowed").numbers("DUP_RATIO").numbers("estimated"))
             .numbers("merges")
             .numbers("counting, of compactions' CPU");
     }
@@ -102,14 +101,14 @@ fn table(reports: &[BenchReport]) -> Table {
             ratio(report.sar_max),
             ratio(report.sar_mean_steady),
             ratio(report.sar),
-            report.relocated_bytes.map_or_else(|| "-".to_owned(), bytes),
-            percent(report.relocation_cpu_share),
+            report.gc_bytes.map_or_else(|| "-".to_owned(), bytes),
+            percent(report.gc_cpu_share),
         ];
         if asks {
             let found = &report.duplicates;
             cells.extend([
                 store.dedup.as_ref().map_or_else(|| "-".to_owned(), way),
-                found.hidden_bytes_true.map_or_else(|| "-".to_owned(), bytes),
+                found.shadowed_bytes_true.map_or_else(|| "-".to_owned(), bytes),
                 ratio(found.dup_ratio_true),
                 ratio(found.dup_ratio_estimated),
                 found.dedup_merges.map_or_else(|| "-".to_owned(), |merges| grouped(merges as f64)),

@@ -2,18 +2,18 @@
 
 use std::fmt::Write;
 
-use super::html::escaped;
+use super::format::escaped;
 
 /// A column: its head, and whether it holds numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Column {
+pub struct Column {
     head: String,
     number: bool,
 }
 
 /// Rows of cells under columns. A row may be the sum of those above it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Table {
+pub struct Table {
     columns: Vec<Column>,
     rows: Vec<Row>,
 }
@@ -26,33 +26,34 @@ struct Row {
 
 impl Table {
     /// Adds a column of words.
-    pub(super) fn words(mut self, head: &str) -> Self {
+    pub fn words(mut self, head: &str) -> Self {
         self.columns.push(Column { head: head.to_owned(), number: false });
         self
     }
 
     /// Adds a column of numbers.
-    pub(super) fn numbers(mut self, head: &str) -> Self {
+    pub fn numbers(mut self, head: &str) -> Self {
         self.columns.push(Column { head: head.to_owned(), number: true });
         self
     }
 
     /// Adds a row; missing cells are empty.
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(Row { cells, sum: false });
     }
 
     /// Adds a row that sums up those above it.
-    pub(super) fn sum(&mut self, cells: Vec<String>) {
+    pub fn sum(&mut self, cells: Vec<String>) {
         self.rows.push(Row { cells, sum: true });
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether it has no rows.
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Aligned with spaces, a line below the head and after each sum.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let widths: Vec<usize> = (self.columns.iter().enumerate())
             .map(|(index, column)| {
                 let cells = self.rows.iter().filter_map(|row| row.cells.get(index)).map(|cell| cell.chars().count());
@@ -82,7 +83,7 @@ impl Table {
     }
 
     /// As an HTML table.
-    pub(super) fn html(&self) -> String {
+    pub fn html(&self) -> String {
         let mut text = String::from("<div class=\"scroll\"><table><thead><tr>");
         for column in &self.columns {
             // Writing to a string cannot fail.

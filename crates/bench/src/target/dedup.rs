@@ -116,7 +116,7 @@ pub struct CountedDuplicates {
 pub struct DedupWork {
     /// In its own words.
     pub properties: DedupProperties,
-    /// Processor time of compactions of any kind, in seconds: those that the store needs, those for relocation and those of duplicates.
+    /// Processor time of compactions of any kind, in seconds: those that the store needs, those for garbage collection and those of duplicates.
     pub compaction_cpu_seconds: Measured<f64>,
 }
 

@@ -6,23 +6,23 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use ecotone_energy::cores::Unbound;
+use ecotone_energy::{EnergyMeter, PowerModel, ThreadDuties};
 use ecotone_engine::{Direction, OpenMode, Store};
-use ecotone_policy::duty::Duty;
-use ecotone_power::cores::Unbound;
-use ecotone_power::{EnergyMeter, PowerModel, ThreadDuties};
+use ecotone_types::Duty;
 
 use super::settle::{check_empty, until_idle};
-use super::{CountedDuplicates, DedupWork, RelocationWork, StoreSettings, Target, TargetKind};
+use super::{CountedDuplicates, DedupWork, GcWork, StoreSettings, Target, TargetKind};
 use crate::measure::{Measured, ProcessUsage};
 use crate::{Error, Result};
 
 const NAME: &str = TargetKind::Engine.name();
 
 /// How long a store with a value log, or one that counts duplicates, must do nothing until it is taken to have settled: its thread looks
-/// once a second whether there is something to relocate, and after a compaction whether there is something to merge.
+/// once a second whether there is something to collect, and after a compaction whether there is something to merge.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// How long what the store estimates may be behind its tables once they stand still: it looks after each compaction, on a thread of its own.
+/// How long what the store estimates may be behind its tables once they no longer change: it checks after each compaction, on another thread.
 const ESTIMATE_WAIT: Duration = Duration::from_secs(5);
 
 /// How often it is asked meanwhile.
@@ -32,7 +32,7 @@ const ASK_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct EngineTarget {
     store: Arc<Store>,
-    /// Tells the processor time of relocation and of compactions; the reason why there is none.
+    /// Tells the processor time of garbage collection and of compactions; the reason why there is none.
     meter: Measured<Meter>,
     /// Whether anybody wants to know of duplicates: what the store tells of them costs time with every question.
     asks_duplicates: bool,
@@ -57,7 +57,7 @@ impl EngineTarget {
         let mut options = settings.store_options()?;
         // Nothing is metered where nobody asks for it.
         let meter = match (settings.separation_min_bytes, &settings.dedup) {
-            (None, None) => Err("the store keeps no values apart".into()),
+            (None, None) => Err("the store separates no values".into()),
             _ => meter(),
         };
         if let Ok(Meter(meter)) = &meter {
@@ -116,11 +116,11 @@ impl Target for EngineTarget {
         let quiet = if looks_by_itself { QUIET } else { Duration::ZERO };
         until_idle(limit, stop, quiet, || {
             let now = self.store.properties().map_err(failed("read properties"))?;
-            let relocates = self.store.value_log().is_some_and(|values| values.relocating_segments > 0);
+            let collects = self.store.value_log().is_some_and(|values| values.gc_segments > 0);
             let compacts = now.compaction_pending || now.running_compactions > 0 || now.running_flushes > 0;
             // Its merges are none of RocksDB's own compactions.
-            let merges = || self.store.dedup_at_once().is_some_and(|dedup| dedup.is_busy);
-            Ok(compacts || relocates || merges())
+            let merges = || self.store.try_dedup().is_some_and(|dedup| dedup.is_busy);
+            Ok(compacts || collects || merges())
         })
     }
 
@@ -128,12 +128,12 @@ impl Target for EngineTarget {
         Ok(Duration::from_micros(self.store.counters().stall_us()))
     }
 
-    fn relocation(&self) -> Result<Option<RelocationWork>> {
-        Ok(self.store.value_log().map(|values| RelocationWork {
+    fn gc(&self) -> Result<Option<GcWork>> {
+        Ok(self.store.value_log().map(|values| GcWork {
             bytes: values.relocated_bytes,
-            paced_ms: values.paced_ms,
+            throttled_ms: values.throttled_ms,
             cpu_seconds: match &self.meter {
-                Ok(Meter(meter)) => Ok(meter.reading().cpu(Duty::Relocation).0),
+                Ok(Meter(meter)) => Ok(meter.reading().cpu(Duty::Gc).0),
                 Err(reason) => Err(reason.clone()),
             },
         }))
@@ -144,11 +144,11 @@ impl Target for EngineTarget {
             return Ok(None);
         }
         // To count anew each second what there is would be part of what is measured.
-        let Some(properties) = self.store.dedup_at_once().or_else(|| self.store.dedup()) else { return Ok(None) };
+        let Some(properties) = self.store.try_dedup().or_else(|| self.store.dedup()) else { return Ok(None) };
         let compaction_cpu_seconds = self.meter.as_ref().map_err(Clone::clone).map(|Meter(meter)| {
             let reading = meter.reading();
-            let all = [Duty::Compaction, Duty::Relocation, Duty::Dedup].map(|duty| reading.cpu(duty).0);
-            // The checks have the duty of the merges, and are none. What merges copy is relocation's.
+            let all = [Duty::Compaction, Duty::Gc, Duty::Dedup].map(|duty| reading.cpu(duty).0);
+            // The checks have the duty of the merges, and are none. What merges copy is garbage collection's.
             all.iter().sum::<f64>() - properties.check_cpu_us as f64 / 1e6
         });
         Ok(Some(DedupWork { properties, compaction_cpu_seconds }))

@@ -56,7 +56,7 @@ pub trait Target: Send + Sync {
     /// Writes the memtables out as tables and returns when that is done.
     fn flush(&self) -> Result<()>;
 
-    /// Flushes, and waits until no compaction is due and nothing is being relocated, so that what follows starts with no debt (or
+    /// Flushes, and waits until no compaction is due and no GC is due, so that what follows starts with no debt (or
     /// what went before has paid its own). Gives up after `limit`, or when `stop` is set, and then returns `false`.
     fn settle(&self, limit: Duration, stop: &AtomicBool) -> Result<bool>;
 
@@ -66,7 +66,7 @@ pub trait Target: Send + Sync {
     fn stall_time(&self) -> Result<Duration>;
 
     /// What moving values out of garbage has cost since the target was opened; none for a target that moves none.
-    fn relocation(&self) -> Result<Option<RelocationWork>> {
+    fn gc(&self) -> Result<Option<GcWork>> {
         Ok(None)
     }
 
@@ -139,11 +139,11 @@ pub trait Session {
 
 /// What moving values out of garbage has cost.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RelocationWork {
+pub struct GcWork {
     /// Bytes that were moved.
     pub bytes: u64,
     /// How long writers were made to rest for it, all threads together, in milliseconds.
-    pub paced_ms: u64,
+    pub throttled_ms: u64,
     /// Processor time of all threads, in seconds: all of compactions that are made for it alone, and the copying that other
     /// compactions do on their way.
     pub cpu_seconds: Measured<f64>,

@@ -15,7 +15,7 @@ use rust_rocksdb::statistics::Ticker;
 use rust_rocksdb::{DB, FlushOptions, Options, ReadOptions, WriteOptions, properties};
 
 use super::settle::{check_empty, until_idle};
-use super::{Durability, RelocationWork, StoreSettings, Target, TargetKind};
+use super::{Durability, GcWork, StoreSettings, Target, TargetKind};
 use crate::measure::StallClock;
 use crate::{Error, Result};
 use family::Family;
@@ -47,7 +47,7 @@ impl std::fmt::Debug for RocksdbTarget {
 
 impl RocksdbTarget {
     /// Opens a database in `directory`: an empty or missing one, or with `existing` one that a target like this wrote. With BlobDB
-    /// where the settings keep values apart.
+    /// where the settings separate values.
     pub fn open(directory: &Path, existing: bool, settings: &StoreSettings) -> Result<Self> {
         if !existing {
             check_empty(directory)?;
@@ -157,10 +157,10 @@ impl Target for RocksdbTarget {
         Ok(stalls.stalled())
     }
 
-    fn relocation(&self) -> Result<Option<RelocationWork>> {
-        Ok((self.kind == TargetKind::RocksdbBlob).then(|| RelocationWork {
+    fn gc(&self) -> Result<Option<GcWork>> {
+        Ok((self.kind == TargetKind::RocksdbBlob).then(|| GcWork {
             // Its writers wait for RocksDB's stalls only.
-            paced_ms: 0,
+            throttled_ms: 0,
             bytes: self.options.get_ticker_count(Ticker::BlobDbGcBytesRelocated),
             cpu_seconds: Err("RocksDB does not tell what moving values costs its compactions".into()),
         }))

@@ -38,7 +38,7 @@ impl TargetKind {
         }
     }
 
-    /// The least length of a value that `ecotone bench` keeps apart from its key unless asked for otherwise, in bytes; none: all
+    /// The least length of a value that `ecotone bench` separates from its key unless asked for otherwise, in bytes; none: all
     /// stay with their keys.
     pub const fn default_separation(self) -> Option<u32> {
         match self {
@@ -96,7 +96,7 @@ pub struct StoreSettings {
     pub compression: Compression,
     /// Bits per key of the Bloom filter, 0 for none.
     pub bloom_bits_per_key: u32,
-    /// Values of at least this many bytes are kept apart from their keys, in the value log or in BlobDB's files; none: all stay
+    /// Values of at least this many bytes are separated from their keys, in the value log or in BlobDB's files; none: all stay
     /// with their keys. Default none; what `ecotone bench` asks for is [`TargetKind::default_separation`].
     pub separation_min_bytes: Option<u32>,
     /// Of BlobDB: the share of its files, oldest first, whose live values a compaction moves when it meets them. Default 0.25, as
@@ -129,7 +129,7 @@ impl Default for StoreSettings {
 }
 
 impl StoreSettings {
-    /// Those of a profile, for a store that keeps values of at least `min_bytes` apart or for one that keeps none.
+    /// Those of a profile, for a store that separates values of at least `min_bytes` or for one that separates none.
     pub fn of_profile(profile: Profile, min_bytes: Option<u32>) -> Self {
         let options = profile.options();
         Self::of(
@@ -141,14 +141,14 @@ impl StoreSettings {
         )
     }
 
-    /// What `kind` is opened with where values of at least `separation_min_bytes` are to be kept apart: each target with the sizes
+    /// What `kind` is opened with where values of at least `separation_min_bytes` are to be separated: each target with the sizes
     /// of the profile that suit its layout.
     ///
     /// - `engine`: as [`StoreSettings::of_profile`].
     /// - `rocksdb` keeps all values with their keys, so that what is asked for changes nothing.
     /// - `rocksdb-blob`: its tables hold keys and references, as those of the engine, and get the same sizes. Its memtables hold the
     ///   values until they are flushed, so they stay as large and as many as without separation. Unless asked for otherwise, values of
-    ///   [`StoreSettings::MIN_BLOB_BYTES`] are kept apart.
+    ///   [`StoreSettings::MIN_BLOB_BYTES`] are separated.
     pub fn for_target(kind: TargetKind, profile: Profile, separation_min_bytes: Option<u32>) -> Self {
         let plain = Self::of_profile(profile, None);
         match kind {
@@ -162,7 +162,7 @@ impl StoreSettings {
         }
     }
 
-    /// The least length of a value that BlobDB keeps apart unless asked for otherwise, in bytes.
+    /// The least length of a value that BlobDB separates unless asked for otherwise, in bytes.
     pub const MIN_BLOB_BYTES: u32 = 128;
 
     /// Refuses what makes no sense for `kind`, by name. Impossible sizes are refused by the store when it is opened.
@@ -170,11 +170,11 @@ impl StoreSettings {
         match (kind, self.separation_min_bytes) {
             (TargetKind::Rocksdb, Some(_)) => {
                 return Err(Error::options(
-                    "rocksdb keeps all values with their keys, so separation must be off; the target rocksdb-blob keeps them apart",
+                    "rocksdb keeps all values with their keys, so separation must be off; the target rocksdb-blob separates them",
                 ));
             }
             (TargetKind::RocksdbBlob, None) => {
-                return Err(Error::options("rocksdb-blob keeps values apart; give separation a number of bytes"));
+                return Err(Error::options("rocksdb-blob separates values; give separation a number of bytes"));
             }
             _ => {}
         }
@@ -240,13 +240,13 @@ impl StoreSettings {
             separation: self.separation_min_bytes.map(Separation::from_bytes),
             ..self.profile.options()
         };
-        for (place, assignment) in self.options.iter().enumerate() {
+        for (index, assignment) in self.options.iter().enumerate() {
             let name = |assignment: &str| assignment.split('=').next().unwrap_or_default().to_owned();
             let given = name(assignment);
             if let Some((_, instead)) = NAMED_OPTIONS.iter().find(|(named, _)| *named == given) {
                 return Err(Error::options(format!("store-option {given} has a name of its own here: {instead}")));
             }
-            if self.options[..place].iter().any(|other| name(other) == given) {
+            if self.options[..index].iter().any(|other| name(other) == given) {
                 return Err(Error::options(format!("store-option {given} is given twice")));
             }
             set_store_option(&mut options, assignment).map_err(|error| Error::options(error.to_string()))?;

@@ -158,7 +158,7 @@ impl Generator {
                 // Back from the newest: first what this thread inserted, then the loaded keys from their end.
                 let distance = distances.draw(random);
                 let key = match inserted.checked_sub(distance + 1) {
-                    Some(place) => inserted_key(keys, self.thread, self.threads, place),
+                    Some(number) => inserted_key(keys, self.thread, self.threads, number),
                     None => keys - 1 - (distance - *inserted),
                 };
                 Operation::Get { key }
@@ -216,10 +216,10 @@ impl ValueSizes {
     }
 }
 
-/// The number of the `place`-th key that a thread inserts: the threads take turns beyond the loaded keys, so that no two insert
+/// The number of the `number`-th key that a thread inserts: the threads take turns beyond the loaded keys, so that no two insert
 /// the same and none needs to know of the others.
-fn inserted_key(keys: u64, thread: u64, threads: u64, place: u64) -> u64 {
-    keys + thread + threads * place
+fn inserted_key(keys: u64, thread: u64, threads: u64, number: u64) -> u64 {
+    keys + thread + threads * number
 }
 
 /// The contiguous share of `0..keys` of a thread; shares differ by at most one key and cover all.

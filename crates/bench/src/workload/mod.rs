@@ -182,7 +182,7 @@ pub enum Operation {
     },
 }
 
-/// The kinds of operations that are counted and timed apart.
+/// The kinds of operations that are counted and timed separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationKind {
@@ -208,7 +208,7 @@ impl OperationKind {
         OperationKind::ReadModifyWrite,
     ];
 
-    /// The kind's place in [`OperationKind::ALL`].
+    /// The kind's index in [`OperationKind::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
@@ -281,8 +281,8 @@ mod tests {
 
     #[test]
     fn the_index_of_a_kind_is_its_place() {
-        for (place, kind) in OperationKind::ALL.into_iter().enumerate() {
-            assert_eq!(kind.index(), place);
+        for (index, kind) in OperationKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind.index(), index);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use ecotone_bench::target::resp::{Credentials, ServerAddress, Tls};
 use ecotone_server::backup::{
-    BackupEntry, BackupOptions, BackupReport, DEFAULT_LIMIT_BYTES_PER_S, MIN_LIMIT_BYTES_PER_S, Manifest, Progress,
+    BackupEntry, BackupOptions, BackupReport, CopyProgress, DEFAULT_LIMIT_BYTES_PER_S, MIN_LIMIT_BYTES_PER_S, Manifest,
     VerifyBackupsReport, back_up, list, verify,
 };
 
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     /// List the backups in a folder
     #[arg(long, value_name = "DIR")]
     list: Option<PathBuf>,
-    /// Read everything in a folder of backups, and tell what is damaged
+    /// Read everything in a folder of backups, and report what is damaged
     #[arg(long, value_name = "DIR")]
     verify: Option<PathBuf>,
     /// Verify this backup only
@@ -113,8 +113,8 @@ fn server(address: &str, arguments: &Arguments) -> Result<Server> {
     Ok(Server { address, credentials: said.or(password.map(Credentials::password)), tls })
 }
 
-pub(crate) fn described(progress: Progress) -> String {
-    let Progress { done_files, files, done_bytes, bytes, new_bytes } = progress;
+pub(crate) fn described(progress: CopyProgress) -> String {
+    let CopyProgress { done_files, files, done_bytes, bytes, new_bytes } = progress;
     format!("{done_files} of {files} files, {} of {} ({} new)", human(done_bytes), human(bytes), human(new_bytes))
 }
 

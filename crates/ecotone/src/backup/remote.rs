@@ -1,7 +1,7 @@
 //! The store of a running server, asked as a client (`BACKUP`).
 //!
-//! Where a connection breaks another takes its place, [`MAX_RECONNECTS`] times before anything more comes: the server holds the backup meanwhile. Every wait has a
-//! bound.
+//! Where a connection breaks another takes its place, [`MAX_RECONNECTS`] times before anything more
+//! comes: the server holds the backup meanwhile. Every wait has a bound.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use ecotone_bench::target::resp::{Bounds, Broken, Client, Credentials, Limits, Reply, ServerAddress, Tls};
 use ecotone_server::backup::{BackupError, Begun, Limiter, MAX_PIECE_BYTES, Result, Source, SourceFile, sha256};
 
-/// A backup begins with a flush of all memtables, which may take long on a busy device. The longest reply is a list of files.
+/// A backup begins with a flush of all memtables, which may take long on a busy device. The longest
+/// reply is a list of files.
 const LIMITS: Limits = Limits {
     connect_timeout: Duration::from_secs(10),
     silence_timeout: Duration::from_secs(300),
@@ -72,7 +73,7 @@ impl Remote {
         BackupError::Source(format!("the server at {}: {what}", self.server.address))
     }
 
-    /// What is told where a connection ended that nothing takes the place of.
+    /// The error of a connection that ended and is not replaced.
     fn ended(&self, broken: &Broken) -> BackupError {
         match broken {
             Broken::NoServer(error) if !self.id.is_empty() => self.failed(format!(
@@ -135,7 +136,7 @@ impl Remote {
             match work(self) {
                 Ok(done) => return Ok(done),
                 Err(Stop::Failed(error)) => {
-                    // Replies to what was asked ahead may stand in it.
+                    // Replies to what was asked ahead may be in it.
                     self.client = None;
                     return Err(error);
                 }
@@ -161,7 +162,7 @@ impl Remote {
                 let count = FILES.to_string();
                 remote.ask_once(&[b"BACKUP", b"FILES", id.as_bytes(), first.as_bytes(), count.as_bytes()])
             })?;
-            let more = array(&reply).unwrap_or_default().chunks(3).map(|told| match told {
+            let more = array(&reply).unwrap_or_default().chunks(3).map(|file| match file {
                 [path, Reply::Integer(bytes), stamp] => {
                     let bytes = u64::try_from(*bytes).ok()?;
                     Some(SourceFile { path: text(path)?.to_owned(), bytes, stamp: text(stamp)?.to_owned() })
@@ -186,7 +187,7 @@ impl Remote {
         take: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<(), Stop> {
         let piece_bytes = limiter.piece_bytes();
-        // What is slow on purpose needs none of it, and is told as it comes.
+        // What is slow on purpose needs none of it, and is shown as it comes.
         let ahead = if piece_bytes < MAX_PIECE_BYTES { 1 } else { MAX_AHEAD };
         let (mut asked, mut under_way) = (*got, VecDeque::new());
         let id = self.id.clone();

@@ -1,4 +1,5 @@
-//! Asks one server for all that INFO tells, again and again: what comes is a snapshot, or why there is none and what to do.
+//! Asks one server for all of INFO, again and again: what comes is a snapshot, or why there is none
+//! and what to do.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -12,7 +13,8 @@ use super::model::snapshot::Snapshot;
 /// The port of Redis, where none is said.
 const DEFAULT_PORT: u16 = 6379;
 
-/// A server that is busy answers late, one that is gone never. INFO of the largest federation is a tenth of the longest reply, and a text.
+/// A server that is busy answers late, one that is gone never. INFO of the largest federation is a
+/// tenth of the longest reply, and a text.
 const LIMITS: Limits = Limits {
     connect_timeout: Duration::from_secs(2),
     silence_timeout: Duration::from_secs(5),
@@ -21,9 +23,9 @@ const LIMITS: Limits = Limits {
 };
 
 /// The longest wait between two tries to reach a server that is away.
-const RETRY_MAX: Duration = Duration::from_secs(10);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// Answers that wait for the screen; it looks ten times a second.
+/// Answers that wait for the screen; it polls ten times a second.
 const ANSWERS_WAITING: usize = 4;
 
 /// Lines of a foreign server's INFO that say what it is.
@@ -112,7 +114,7 @@ impl fmt::Display for Trouble {
             Trouble::NotEcotone { address, found } => {
                 write!(f, "the server at {address} is not an Ecotone server: its INFO ")?;
                 match found.as_slice() {
-                    [] => write!(f, "tells nothing that is known")?,
+                    [] => write!(f, "reports nothing that can be read")?,
                     found => write!(f, "says\n    {}", found.join("\n    "))?,
                 }
                 write!(f, "\n  give the address of one, or start one with `ecotone serve --dir DIR --clients ADDRESS`")
@@ -190,7 +192,7 @@ impl Asker {
                 Reply::Error(error) if error.starts_with("WRONGPASS") => {
                     return Err(Trouble::WrongPassword { address: self.address.clone(), said: clean(&error) });
                 }
-                // It asks for none; whether it answers is seen next.
+                // It asks for none; the next request shows whether it answers.
                 _ => {}
             }
         }
@@ -198,19 +200,21 @@ impl Asker {
     }
 }
 
-/// What the asking thread has to tell.
+/// What the asking thread sends.
 pub(super) enum Answer {
     Snapshot(Box<Snapshot>),
     Trouble { trouble: Trouble, next_try_s: f64 },
 }
 
-/// The wait before a server that did not answer for the `failures`th time is asked again: it doubles.
+/// The wait before a server that did not answer for the `failures`th time is asked again: it
+/// doubles.
 pub(super) fn retry_after(failures: u32, interval: Duration) -> Duration {
-    let first = Duration::from_secs(1).max(interval.min(RETRY_MAX));
-    first.saturating_mul(1 << failures.saturating_sub(1).min(8)).min(RETRY_MAX.max(interval))
+    let first = Duration::from_secs(1).max(interval.min(MAX_RETRY_DELAY));
+    first.saturating_mul(1 << failures.saturating_sub(1).min(8)).min(MAX_RETRY_DELAY.max(interval))
 }
 
-/// Asks every `interval` on a thread of its own, until nobody listens any more. The first question is asked at once.
+/// Asks every `interval` on a thread of its own, until nobody listens any more. The first question
+/// is asked at once.
 ///
 /// # Errors
 /// If the system refuses the thread.
@@ -224,7 +228,8 @@ pub(super) fn start(mut asker: Asker, interval: Duration) -> std::io::Result<Rec
             let answer = match asker.ask() {
                 Ok(snapshot) => {
                     failures = 0;
-                    // From the planned time on, so that figures come evenly; what is late is not made up for.
+                    // From the planned time on, so that figures come evenly; what is late is not
+                    // made up for.
                     next = (next + interval).max(Instant::now());
                     Answer::Snapshot(Box::new(snapshot))
                 }

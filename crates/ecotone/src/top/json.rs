@@ -1,4 +1,5 @@
-//! A snapshot as one JSON object: what the server told, and the rates between two answers. What is not known is `null`.
+//! A snapshot as one JSON object: what the server reported, and the rates between two answers. What
+//! is missing is `null`.
 
 use serde_json::{Value, json};
 
@@ -26,15 +27,15 @@ pub(super) fn object(board: &Board, at_unix_s: f64) -> Value {
             "segments": values.segments,
             "bytes": values.bytes,
             "referenced_bytes": values.referenced_bytes,
-            "relocating_segments": values.relocating_segments,
-            "relocated_bytes_total": values.relocated_bytes_total,
+            "gc_segments": values.gc_segments,
+            "gc_bytes_total": values.gc_bytes_total,
             "removed_bytes_total": values.removed_bytes_total,
-            "paced_ms_total": values.paced_ms_total,
+            "throttled_ms_total": values.throttled_ms_total,
         })),
         "duplicates": snapshot.duplicates.as_ref().map(|of| json!({
-            "hidden_keys": of.hidden_keys,
-            "hidden_bytes": of.hidden_bytes,
-            "hidden_bytes_by_level": of.by_level,
+            "shadowed_keys": of.shadowed_keys,
+            "shadowed_bytes": of.shadowed_bytes,
+            "shadowed_bytes_by_level": of.by_level,
             "dup_ratio": of.dup_ratio,
             "error": of.error,
             "extensions_total": of.extensions_total,

@@ -1,11 +1,12 @@
-//! `ecotone top`: a federation, live in a terminal, as one of its servers tells of it.
+//! `ecotone top`: a federation, live in a terminal, as one of its servers reports it.
 //!
-//! [`asker`] speaks to the server, [`model`] makes figures of what it says, [`draw`] shows them. The server is not trusted: what it
-//! says is bounded, and cannot steer the terminal.
+//! [`asker`] speaks to the server, [`model`] makes figures of what it says, [`draw`] shows them.
+//! The server is not trusted: what it says is bounded, and cannot steer the terminal.
 //!
 //! # Threads
 //!
-//! One asks and may wait for the network; the main one draws and listens to keys, and waits for neither.
+//! One asks and may wait for the network; the main one draws and listens to keys, and waits for
+//! neither.
 
 mod asker;
 mod draw;
@@ -32,8 +33,8 @@ use terminal::Screen;
 
 use crate::live_server::PasswordArgument;
 
-/// How long a key may wait for its effect at most: how often the screen looks for answers.
-const LOOK: Duration = Duration::from_millis(100);
+/// How long a key may wait for its effect at most: how often the screen polls for answers.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often the screen is drawn while nothing comes: ages are shown in seconds.
 const REDRAW: Duration = Duration::from_secs(1);
@@ -100,7 +101,8 @@ fn print_json(board: &Board) -> Result<()> {
     }
 }
 
-/// Lines until somebody ends it. Trouble is told once for each time that it begins, on standard error.
+/// Lines until somebody ends it. Trouble is reported once for each time that it begins, on standard
+/// error.
 fn print_each(mut board: Board, asker: Asker, interval: Duration) -> Result<()> {
     print_json(&board)?;
     std::thread::sleep(interval);
@@ -148,7 +150,7 @@ fn show(mut board: Board, asker: Asker, interval: Duration, since: Instant) -> R
             screen.terminal.draw(|frame| draw::draw(frame, &board, since.elapsed().as_secs_f64(), theme))?;
             (drawn, has_news) = (Some(Instant::now()), false);
         }
-        if crossterm::event::poll(LOOK)? {
+        if crossterm::event::poll(POLL_INTERVAL)? {
             has_news = true;
             match wish(&crossterm::event::read()?) {
                 Said::End => break,

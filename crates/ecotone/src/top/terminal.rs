@@ -1,7 +1,8 @@
 //! The terminal while the screen is shown: taken over, and given back whatever happens.
 //!
-//! It is given back when the guard goes, by a panic on any thread before its message is printed, and by signals, which only ask the
-//! loop to end or to stop for a while. Three things leave it as it is: SIGKILL, SIGSTOP and a crash; `reset` mends it then.
+//! It is given back when the guard goes, by a panic on any thread before its message is printed,
+//! and by signals, which only ask the loop to end or to stop for a while. Three things leave it as
+//! it is: SIGKILL, SIGSTOP and a crash; `reset` mends it then.
 
 use std::io::{Stdout, stdout};
 use std::sync::Arc;
@@ -20,30 +21,30 @@ use crate::signals::stop_this_process;
 /// A terminal in raw mode on its other screen.
 pub(super) struct Screen {
     pub(super) terminal: Terminal<CrosstermBackend<Stdout>>,
-    told: Arc<Told>,
+    signals: Arc<TerminalSignals>,
 }
 
 /// What signals and panics say to the loop that draws.
 #[derive(Debug, Default)]
-struct Told {
+struct TerminalSignals {
     /// A signal that ends the program.
     ends: AtomicBool,
     /// Something panicked, and said so.
     panicked: AtomicBool,
-    /// The program is to stop until it is told to go on.
+    /// The program is to stop until it is continued.
     stops: AtomicBool,
     /// It was stopped, and the terminal may be another's or in another state.
     goes_on: AtomicBool,
 }
 
-impl Told {
+impl TerminalSignals {
     /// Whether the loop is to end.
     ///
     /// # Errors
     /// It ends because something panicked.
     fn must_end(&self) -> Result<bool> {
         if self.panicked.load(Ordering::Acquire) {
-            bail!("a part of this program panicked: what it said stands above");
+            bail!("a part of this program panicked: what it said is above");
         }
         Ok(self.ends.load(Ordering::Acquire))
     }
@@ -51,12 +52,13 @@ impl Told {
 
 impl Screen {
     pub(super) fn take() -> Result<Self> {
-        let told = Arc::new(Told::default());
-        // Before anything is taken over, so that there is no moment at which a signal would leave it.
-        watch_signals(told.clone()).context("cannot listen to signals")?;
-        watch_panics(told.clone(), give_back);
+        let signals = Arc::new(TerminalSignals::default());
+        // Before anything is taken over, so that there is no moment at which a signal would leave
+        // it.
+        watch_signals(signals.clone()).context("cannot listen to signals")?;
+        watch_panics(signals.clone(), give_back);
         let terminal = taken_over().inspect_err(|_| give_back()).context("the terminal cannot be taken over")?;
-        Ok(Self { terminal, told })
+        Ok(Self { terminal, signals })
     }
 
     /// Does what signals have asked for: whether the loop is to end.
@@ -64,18 +66,19 @@ impl Screen {
     /// # Errors
     /// It is to end because something panicked, or the terminal cannot be had back.
     pub(super) fn must_end(&mut self) -> Result<bool> {
-        if self.told.stops.swap(false, Ordering::AcqRel) {
+        if self.signals.stops.swap(false, Ordering::AcqRel) {
             give_back();
             stop_this_process();
             // Until somebody lets it go on.
-            self.told.goes_on.store(true, Ordering::Release);
+            self.signals.goes_on.store(true, Ordering::Release);
         }
-        if self.told.goes_on.swap(false, Ordering::AcqRel) {
-            // It gives back first what it believes to have, since the shell has set the terminal up for itself.
+        if self.signals.goes_on.swap(false, Ordering::AcqRel) {
+            // It gives back first what it believes to have, since the shell has set the terminal up
+            // for itself.
             give_back();
             self.terminal = taken_over().context("the terminal cannot be taken over again")?;
         }
-        self.told.must_end()
+        self.signals.must_end()
     }
 }
 
@@ -85,7 +88,7 @@ impl Drop for Screen {
     }
 }
 
-/// A screen that is empty, as it is known to be: a terminal is not asked, since not every one answers.
+/// A screen that is empty, without asking: a terminal is not asked, since not every one answers.
 fn taken_over() -> std::io::Result<Terminal<CrosstermBackend<Stdout>>> {
     enable_raw_mode()?;
     execute!(stdout(), EnterAlternateScreen, Hide)?;
@@ -98,36 +101,36 @@ fn give_back() {
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
 }
 
-fn watch_panics(told: Arc<Told>, give_back: fn()) {
+fn watch_panics(signals: Arc<TerminalSignals>, give_back: fn()) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        told.panicked.store(true, Ordering::Release);
+        signals.panicked.store(true, Ordering::Release);
         give_back();
         before(panic);
     }));
 }
 
-/// Signals are heard from here on; a thread waits for them.
-fn watch_signals(told: Arc<Told>) -> std::io::Result<()> {
+/// Signals are handled from here on; a thread waits for them.
+fn watch_signals(signals: Arc<TerminalSignals>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let heard = |kind: SignalKind| -> std::io::Result<Signal> {
+    let listen_to = |kind: SignalKind| -> std::io::Result<Signal> {
         let _inside = runtime.enter();
         signal(kind)
     };
-    let (mut terminate, mut interrupt) = (heard(SignalKind::terminate())?, heard(SignalKind::interrupt())?);
-    let (mut hangup, mut quit) = (heard(SignalKind::hangup())?, heard(SignalKind::quit())?);
+    let (mut terminate, mut interrupt) = (listen_to(SignalKind::terminate())?, listen_to(SignalKind::interrupt())?);
+    let (mut hangup, mut quit) = (listen_to(SignalKind::hangup())?, listen_to(SignalKind::quit())?);
     let (mut stop, mut go_on) =
-        (heard(SignalKind::from_raw(libc::SIGTSTP))?, heard(SignalKind::from_raw(libc::SIGCONT))?);
+        (listen_to(SignalKind::from_raw(libc::SIGTSTP))?, listen_to(SignalKind::from_raw(libc::SIGCONT))?);
     std::thread::Builder::new().name("ecotone-top-signals".into()).spawn(move || {
         runtime.block_on(async {
             loop {
                 let flag = tokio::select! {
-                    _ = terminate.recv() => &told.ends,
-                    _ = interrupt.recv() => &told.ends,
-                    _ = hangup.recv() => &told.ends,
-                    _ = quit.recv() => &told.ends,
-                    _ = stop.recv() => &told.stops,
-                    _ = go_on.recv() => &told.goes_on,
+                    _ = terminate.recv() => &signals.ends,
+                    _ = interrupt.recv() => &signals.ends,
+                    _ = hangup.recv() => &signals.ends,
+                    _ = quit.recv() => &signals.ends,
+                    _ = stop.recv() => &signals.stops,
+                    _ = go_on.recv() => &signals.goes_on,
                 };
                 flag.store(true, Ordering::Release);
             }
@@ -145,17 +148,17 @@ mod tests {
     #[test]
     fn a_panic_on_another_thread_ends_the_loop_with_an_error_and_a_signal_without_one() {
         static GIVEN_BACK: AtomicBool = AtomicBool::new(false);
-        let told = Arc::new(Told::default());
-        assert!(!told.must_end().unwrap());
-        told.ends.store(true, Ordering::Release);
-        assert!(told.must_end().unwrap());
+        let signals = Arc::new(TerminalSignals::default());
+        assert!(!signals.must_end().unwrap());
+        signals.ends.store(true, Ordering::Release);
+        assert!(signals.must_end().unwrap());
 
-        let told = Arc::new(Told::default());
-        watch_panics(told.clone(), || GIVEN_BACK.store(true, Ordering::Release));
+        let signals = Arc::new(TerminalSignals::default());
+        watch_panics(signals.clone(), || GIVEN_BACK.store(true, Ordering::Release));
         assert!(std::thread::spawn(|| panic!("of a test, as it should be")).join().is_err());
         // Others of this process panic as they did.
         drop(std::panic::take_hook());
         assert!(GIVEN_BACK.load(Ordering::Acquire), "the message would be lost with the other screen");
-        assert!(told.must_end().unwrap_err().to_string().contains("panicked"));
+        assert!(signals.must_end().unwrap_err().to_string().contains("panicked"));
     }
 }

@@ -1,4 +1,5 @@
-//! Screens as they are, from texts of INFO as servers send them, and from texts that no server of ours would send.
+//! Screens as they are, from texts of INFO as servers send them, and from texts that no server of
+//! ours would send.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -19,7 +20,7 @@ use super::model::snapshot::Snapshot;
 
 const THEME: Theme = Theme { has_colours: true };
 
-/// Names, and what is told of the server after its name, `second` seconds after its start.
+/// Names, and the fields of the server after its name, `second` seconds after its start.
 fn line(index: usize, name: &str, second: u64, more: &str) -> String {
     let (role, is_self) = if index == 0 { ("coordinator", 1) } else { ("member", 0) };
     let ops = 1000 * (index as u64 + 1);
@@ -48,15 +49,15 @@ fn text(names: &[&str], second: u64, more: &[&str]) -> String {
     let mut text = format!(
         "# Server\r\nredis_version:7.0.15\r\necotone_version:0.1.0\r\nrun_id:0123\r\nuptime_in_seconds:{second}\r\n\r\n# Store\r\n\
          value_log_segments:41\r\nvalue_log_bytes:2600000000\r\nvalue_log_referenced_bytes:2100000000\r\n\
-         value_log_relocating_segments:3\r\nvalue_log_relocated_bytes_total:{relocated}\r\nvalue_log_removed_bytes_total:{removed}\r\n\
-         value_log_paced_ms_total:{paced}\r\nhidden_keys_estimate:64000\r\nhidden_bytes_estimate:70400000\r\ndup_ratio_estimate:31.25\r\n\
+         value_log_gc_segments:3\r\nvalue_log_gc_bytes_total:{gc_bytes}\r\nvalue_log_removed_bytes_total:{removed}\r\n\
+         value_log_throttled_ms_total:{throttled}\r\nshadowed_keys_estimate:64000\r\nshadowed_bytes_estimate:70400000\r\ndup_ratio_estimate:31.25\r\n\
          dup_ratio_error:0.031\r\ndedup_extensions_total:5\r\ndedup_merges_total:17\r\nlevel0:tables=2,bytes=9\r\n\
-         level5:tables=2,bytes=9,hidden_keys=9000,hidden_bytes=9900000\r\nlevel6:tables=7,bytes=99,hidden_keys=55000,hidden_bytes=60500000\r\nspace_writes_refused:0\r\n\r\n# Federation\r\nfederation_name:{name}\r\n\
+         level5:tables=2,bytes=9,shadowed_keys=9000,shadowed_bytes=9900000\r\nlevel6:tables=7,bytes=99,shadowed_keys=55000,shadowed_bytes=60500000\r\nspace_writes_refused:0\r\n\r\n# Federation\r\nfederation_name:{name}\r\n\
          federation_role:coordinator\r\npolicy:eco\r\njobs_declined_total:7\r\njobs_declined_no_free_core:5\r\n\
          jobs_declined_no_free_slot:2\r\njobs_fallen_back_total:1\r\njobs_fallen_back_unreachable:1\r\n",
-        relocated = second * 5_000_000,
+        gc_bytes = second * 5_000_000,
         removed = second * 9_000_000,
-        paced = second * 40,
+        throttled = second * 40,
         name = names[0],
     );
     for (index, name) in names.iter().enumerate() {
@@ -79,7 +80,7 @@ fn snapshot(text: &str, at_s: f64) -> Snapshot {
     Snapshot::of(&Info::parse(text), at_s).unwrap()
 }
 
-/// A board that has seen `seconds` answers.
+/// A board that has got `seconds` answers.
 fn board(names: &[&str], seconds: u64, more: &[&str]) -> Board {
     let mut board = Board::new("10.0.0.1:6379", 1.0);
     for second in 1..=seconds {
@@ -154,7 +155,7 @@ fn a_history_shows_when_nobody_looked_and_how_far_its_figures_are_apart() {
         board.take(snapshot(&text(&["edge"], second, &[]), second as f64));
     }
     let screen = shown(&board, 80, 24);
-    assert!(screen.contains("edge, one figure every 1 s"), "the server looks once a second: {screen}");
+    assert!(screen.contains("edge, one figure every 1 s"), "the server samples once a second: {screen}");
     let watts = screen.lines().find(|line| line.starts_with(" watts")).unwrap();
     assert!(watts.ends_with(&format!(" ████{}███", "·".repeat(15))), "{watts}");
 }
@@ -170,7 +171,7 @@ fn every_size_of_a_terminal_is_drawn_on() {
         for height in [0, 1, 2, 3, 4, 6, 9, 12, 24, 60] {
             drawn(&empty, width, height, 0.0);
             let screen = plain(&drawn(&full, width, height, 3.0));
-            // Whoever is selected is seen wherever there is a table at all.
+            // Whoever is selected is shown wherever there is a table at all.
             assert!(width < 20 || height < 6 || screen.contains(">server-199"), "{width}x{height}\n{screen}");
             full.wish(Wish::Help);
             drawn(&full, width, height, 3.0);
@@ -191,7 +192,8 @@ fn without_colours_no_colour_is_used_and_states_are_words() {
     assert_eq!(screen, shown(&board, 160, 50));
 }
 
-/// What would steer a terminal, wherever a server may say something; what is no figure; what is far too large.
+/// What would steer a terminal, wherever a server may say something; what is no figure; what is far
+/// too large.
 #[test]
 fn a_hostile_server_breaks_nothing_and_reaches_no_terminal() {
     let evil = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\u{200b}%1B[31m%0d%0a\u{85}e\u{301}\u{301}漢字\u{1f468}\u{200d}\u{1f469}";
@@ -208,7 +210,7 @@ fn a_hostile_server_breaks_nothing_and_reaches_no_terminal() {
         text += &format!(
             "jobs_declined_{evil}:{number}\r\njobs_fallen_back_{evil}:{number}\r\nenergy_joules_{evil}:{number}\r\n"
         );
-        for name in ["segments", "bytes", "referenced_bytes", "relocated_bytes_total", "paced_ms_total"] {
+        for name in ["segments", "bytes", "referenced_bytes", "gc_bytes_total", "throttled_ms_total"] {
             text += &format!("value_log_{name}:{number}\r\n");
         }
         for index in 0..2000 {

@@ -1,4 +1,5 @@
-//! The real program on a device whose clock is set back while it is off: keys that clients have found gone stay gone.
+//! The real program on a device whose clock is set back while it is off: keys that clients have
+//! found gone stay gone.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -23,7 +24,7 @@ const LOOKS_EVERY: Duration = Duration::from_millis(20);
 const HOUR_MS: u64 = 3_600_000;
 const DAY_S: u64 = 86_400;
 
-const WARNING: &str = "the system's clock is behind the time that this store has seen";
+const WARNING: &str = "the system's clock is behind the latest time of this store";
 
 fn system_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
@@ -80,7 +81,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Writes keys of which some go at once, and sees them gone. Some of these are older than a version of theirs that would have stayed.
+/// Writes keys of which some go at once, and sees them gone. Some of these are older than a version
+/// of theirs that would have stayed.
 fn see_gone(client: &mut Client) {
     for request in [
         "SET gone v".to_owned(),

@@ -17,7 +17,8 @@ impl Client {
         Self { reader: BufReader::new(stream.try_clone().unwrap()), stream }
     }
 
-    /// The reply to a request in words: its bytes without the type, items of an array one behind the other. `None` where the server is gone.
+    /// The reply to a request in words: its bytes without the type, items of an array one behind
+    /// the other. `None` where the server is gone.
     pub fn ask(&mut self, words: &str) -> Option<String> {
         let words: Vec<&str> = words.split(' ').collect();
         let mut request = format!("*{}\r\n", words.len());
@@ -28,7 +29,7 @@ impl Client {
 
     fn reply(&mut self) -> Option<String> {
         let mut line = String::new();
-        if told(self.reader.read_line(&mut line))? == 0 || !line.ends_with("\r\n") {
+        if replied(self.reader.read_line(&mut line))? == 0 || !line.ends_with("\r\n") {
             return None;
         }
         let (kind, rest) = line.trim_end().split_at(1);
@@ -36,7 +37,7 @@ impl Client {
             "$" if rest == "-1" => Some("nothing".into()),
             "$" => {
                 let mut bytes = vec![0; rest.parse::<usize>().unwrap() + 2];
-                told(self.reader.read_exact(&mut bytes))?;
+                replied(self.reader.read_exact(&mut bytes))?;
                 bytes.truncate(bytes.len() - 2);
                 Some(String::from_utf8(bytes).unwrap())
             }
@@ -51,7 +52,7 @@ impl Client {
 }
 
 /// Nothing where the server is gone. One that is there and says nothing is none of its ends.
-fn told<T>(read: io::Result<T>) -> Option<T> {
+fn replied<T>(read: io::Result<T>) -> Option<T> {
     if let Err(error) = &read {
         assert!(!matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "no reply: {error}");
     }

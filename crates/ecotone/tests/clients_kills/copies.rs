@@ -74,8 +74,8 @@ fn combine(who: &str, number: u64) -> String {
     format!("{command} combined:{who} all:{who} even:{who}")
 }
 
-/// Sees that under `key` is what was made after the last write that it is made after, of `last` ones, or the time before where this was the
-/// `last` one, which is then made up for by `request`.
+/// Sees that under `key` is what was made after the last write that it is made after, of `last`
+/// ones, or the time before where this was the `last` one, which is then made up for by `request`.
 fn made_at_last(client: &mut Client, last: u64, key: &str, made: impl Fn(u64) -> Vec<String>, request: &str) {
     let due = last / COPIED_EVERY * COPIED_EVERY;
     let found = members(client, key);

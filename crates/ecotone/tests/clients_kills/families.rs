@@ -4,13 +4,16 @@ use std::collections::BTreeSet;
 
 use crate::client::Client;
 
-/// What one writer does for its `number`th write, as requests, and what they leave; `who` names its keys.
+/// What one writer does for its `number`th write, as requests, and what they leave; `who` names its
+/// keys.
 pub struct Family {
     pub write: fn(who: &str, number: u64) -> Vec<String>,
-    /// A key that this write has given so short a time that it goes by itself. The writer sees it gone before it goes on.
+    /// A key that this write has given so short a time that it goes by itself. The writer sees it
+    /// gone before it goes on.
     pub passes: fn(who: &str, number: u64) -> Option<String>,
-    /// Asks for the last number that was written, 0 where there is none, and sees that what is there is what so many writes leave. A move, a
-    /// copy or a removal that was not begun is made up for.
+    /// Asks for the last number that was written, 0 where there is none, and sees that what is
+    /// there is what so many writes leave. A move, a copy or a removal that was not begun is made
+    /// up for.
     pub last: fn(client: &mut Client, who: &str) -> u64,
     /// With fewer writes in all it was not what it is for.
     pub least: u64,
@@ -40,8 +43,9 @@ const KEPT: u64 = 140;
 /// Writes of one life of a collection, in [`life`].
 const LIFE: u64 = 200;
 
-/// A collection that grows from packed to large, is then given another name, over the one of the life before, and every second time deleted. The kinds
-/// take turns. Each step is a transaction with its own number, which tells afterwards what must be there.
+/// A collection that grows from packed to large, is then given another name, over the one of the
+/// life before, and every second time deleted. The kinds take turns. Each step is a transaction
+/// with its own number, which tells afterwards what must be there.
 fn life(who: &str, number: u64) -> Vec<String> {
     let (turn, step) = (number / LIFE, number % LIFE);
     let (grown, kept) = (format!("grown:{who}"), format!("kept:{who}"));
@@ -59,7 +63,8 @@ fn life(who: &str, number: u64) -> Vec<String> {
     vec!["MULTI".into(), change, format!("SET step:{who} {number}"), "EXEC".into()]
 }
 
-/// The members of what [`life`] has under `key`, whatever its type, in their order where it has one.
+/// The members of what [`life`] has under `key`, whatever its type, in their order where it has
+/// one.
 pub fn members(client: &mut Client, key: &str) -> Vec<String> {
     let request = match &client.ask(&format!("TYPE {key}")).unwrap()[..] {
         "none" => return Vec::new(),
@@ -172,7 +177,8 @@ pub const FAMILIES: [Family; 10] = [
         },
         ..LASTING
     },
-    // From one to the other, which are in different slots: whatever happens, an element is in exactly one of them.
+    // From one to the other, which are in different slots: whatever happens, an element is in
+    // exactly one of them.
     Family {
         write: |who, number| {
             let mut requests = vec![format!("SADD from:{who} m{number}")];
@@ -214,7 +220,8 @@ pub const FAMILIES: [Family; 10] = [
     Family { write: life, last: last_of_life, ..LASTING },
 ];
 
-/// The element that moves after the `number`th was added: those that were added first do, once there are more than [`KEPT`].
+/// The element that moves after the `number`th was added: those that were added first do, once
+/// there are more than [`KEPT`].
 fn moved(number: u64) -> Option<u64> {
     number.checked_sub(KEPT).filter(|moved| *moved > 0)
 }

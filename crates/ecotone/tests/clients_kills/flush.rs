@@ -1,4 +1,5 @@
-//! A flush of everything, under load, and a kill at any moment of it: all that was there before is gone for good, and all that came after stays.
+//! A flush of everything, under load, and a kill at any moment of it: all that was there before is
+//! gone for good, and all that came after stays.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -15,7 +16,8 @@ const FLUSHED_EVERY: u64 = 800;
 /// Kills of a server in each durability.
 const KILLS: u64 = 4;
 
-/// What one client asks for, as its `number`th request. Every second flush is one of a transaction that writes as well.
+/// What one client asks for, as its `number`th request. Every second flush is one of a transaction
+/// that writes as well.
 fn requests(number: u64) -> Vec<String> {
     match number % FLUSHED_EVERY {
         0 if number.is_multiple_of(2 * FLUSHED_EVERY) => {
@@ -66,15 +68,16 @@ fn found(client: &mut Client) -> BTreeMap<String, Vec<String>> {
     contents
 }
 
-/// What another client, which writes keys `b1` on, each once, was told before a flush was asked for and when it was done.
+/// What another client, which writes keys `b1` on, each once, got acknowledged before a flush was
+/// asked for and when it was done.
 #[derive(Clone, Copy)]
 struct Beside {
     before: u64,
     after: u64,
 }
 
-/// What both were told before the server was gone.
-struct Told {
+/// What was acknowledged to both before the server was gone.
+struct Acknowledged {
     /// Requests of the one that flushes.
     acknowledged: u64,
     /// Of its last flush that was acknowledged.
@@ -85,8 +88,9 @@ struct Told {
     beside: u64,
 }
 
-/// Both go on from there until the server is killed, after so many more requests of the one that flushes.
-fn kill_under_load(server: &Server, last: u64, beside_last: u64, after: u64) -> Told {
+/// Both go on from there until the server is killed, after so many more requests of the one that
+/// flushes.
+fn kill_under_load(server: &Server, last: u64, beside_last: u64, after: u64) -> Acknowledged {
     let (written, beside) = (AtomicU64::new(0), AtomicU64::new(beside_last));
     std::thread::scope(|scope| {
         let (written, beside) = (&written, &beside);
@@ -101,21 +105,21 @@ fn kill_under_load(server: &Server, last: u64, beside_last: u64, after: u64) -> 
         });
         let flusher = scope.spawn(move || {
             let mut client = Client::of(server);
-            let mut told = Told { acknowledged: last, flushed: None, before_unknown: None, beside: 0 };
+            let mut acks = Acknowledged { acknowledged: last, flushed: None, before_unknown: None, beside: 0 };
             loop {
-                let number = told.acknowledged + 1;
+                let number = acks.acknowledged + 1;
                 let before = beside.load(Ordering::SeqCst);
                 let is_flush = number.is_multiple_of(FLUSHED_EVERY);
                 for request in requests(number) {
                     if client.ask(&request).is_none() {
-                        told.before_unknown = is_flush.then_some(before);
-                        return told;
+                        acks.before_unknown = is_flush.then_some(before);
+                        return acks;
                     }
                 }
                 if is_flush {
-                    told.flushed = Some(Beside { before, after: beside.load(Ordering::SeqCst) });
+                    acks.flushed = Some(Beside { before, after: beside.load(Ordering::SeqCst) });
                 }
-                told.acknowledged = number;
+                acks.acknowledged = number;
                 written.fetch_add(1, Ordering::SeqCst);
             }
         });
@@ -123,9 +127,9 @@ fn kill_under_load(server: &Server, last: u64, beside_last: u64, after: u64) -> 
             std::thread::yield_now();
         }
         server.signal("-KILL");
-        let told = flusher.join().unwrap();
+        let acks = flusher.join().unwrap();
         other.join().unwrap();
-        Told { beside: beside.load(Ordering::SeqCst), ..told }
+        Acknowledged { beside: beside.load(Ordering::SeqCst), ..acks }
     })
 }
 
@@ -156,28 +160,29 @@ fn what_was_flushed_is_gone_for_good_and_what_came_after_stays() {
             // Every second time when a flush is about to be asked for.
             let to_flush = FLUSHED_EVERY - 1 - last % FLUSHED_EVERY;
             let after = if kill % 2 == 0 { FLUSHED_EVERY + FLUSHED_EVERY / 2 } else { to_flush };
-            let told = kill_under_load(&Server::with(&file), last, beside, after);
+            let acks = kill_under_load(&Server::with(&file), last, beside, after);
             let server = Server::with(&file);
             let mut client = Client::of(&server);
             let found = found(&mut client);
-            let is_one_more = found == contents(told.acknowledged + 1);
-            last = told.acknowledged + u64::from(is_one_more);
+            let is_one_more = found == contents(acks.acknowledged + 1);
+            last = acks.acknowledged + u64::from(is_one_more);
             assert!(
                 found == contents(last),
                 "{durability}: {} requests were acknowledged; {found:?} is there, {:?} should be",
-                told.acknowledged,
+                acks.acknowledged,
                 contents(last)
             );
-            let mut there = told.flushed.map_or(beside, |flushed| flushed.after);
-            gone = told.flushed.map_or(gone, |flushed| flushed.before);
-            if let Some(before) = told.before_unknown.filter(|_| is_one_more) {
-                // What the other client was told since may have come before it or after it.
-                (gone, there) = (before, told.beside);
+            let mut there = acks.flushed.map_or(beside, |flushed| flushed.after);
+            gone = acks.flushed.map_or(gone, |flushed| flushed.before);
+            if let Some(before) = acks.before_unknown.filter(|_| is_one_more) {
+                // What was acknowledged to the other client since may have come before it or after
+                // it.
+                (gone, there) = (before, acks.beside);
             }
             // The one that was under way when the flush was through may have come before it.
-            check_beside(&mut client, gone, there + 2..=told.beside);
+            check_beside(&mut client, gone, there + 2..=acks.beside);
             drop(client);
-            beside = told.beside + 1;
+            beside = acks.beside + 1;
             server.terminate();
         }
         assert!(last > 3 * FLUSHED_EVERY, "{durability}: there were flushes, {last}");

@@ -1,4 +1,5 @@
-//! SIGKILL under load: whatever a client was told is there when the server comes up again, and a transaction is there whole or not at all.
+//! SIGKILL under load: whatever was acknowledged to a client is there when the server comes up
+//! again, and a transaction is there whole or not at all.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
@@ -26,7 +27,7 @@ use families::Family;
 /// Kills of a server.
 const KILLS: u64 = 24;
 
-/// A server that is told to end does so within this, however busy the machine and its store.
+/// A server that is to end does so within this, however busy the machine and its store.
 const ENDS_WITHIN: Duration = Duration::from_secs(90);
 
 /// Writers of each family.
@@ -86,7 +87,8 @@ fn write(server: &Server, family: &Family, who: &str, from: u64, written: &Atomi
 /// The last write of each writer of each family.
 type Writes = BTreeMap<(usize, u64), u64>;
 
-/// Lets all families write, ends the server by `end` after so many writes, and returns what each writer was told when all connections have ended.
+/// Lets all families write, ends the server by `end` after so many writes, and returns what each
+/// writer was told when all connections have ended.
 fn end_under_load(server: &Server, end: impl FnOnce(&Server), from: &Writes, after: u64) -> Writes {
     let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -112,11 +114,11 @@ fn end_under_load(server: &Server, end: impl FnOnce(&Server), from: &Writes, aft
     })
 }
 
-/// Finds what each writer was told by `client`'s server: what is there.
-fn check(client: &mut Client, told: &Writes, when: &str) -> Writes {
+/// Finds what was acknowledged to each writer by `client`'s server: what is there.
+fn check(client: &mut Client, acknowledged_by_writer: &Writes, when: &str) -> Writes {
     let families: Vec<&Family> = families().collect();
     let mut found = Writes::new();
-    for ((which, writer), acknowledged) in told {
+    for ((which, writer), acknowledged) in acknowledged_by_writer {
         let last = (families[*which].last)(client, &writer.to_string());
         // The one that was under way when it ended may be there.
         assert!(
@@ -142,14 +144,15 @@ fn nothing_that_was_acknowledged_is_lost_by_a_kill_in_any_durability() {
         let more =
             format!("listen = \"127.0.0.1:0\"\n[store]\ndurability = \"{durability}\"\nmemtable_bytes = 1048576\n");
         let file = configuration(folder.path(), &more);
-        let mut known = Writes::new();
+        let mut expected = Writes::new();
         for kill in 0..KILLS / 3 {
-            let told = end_under_load(&Server::with(&file), |server| server.signal("-KILL"), &known, 650 + 900 * kill);
+            let acknowledged_by_writer =
+                end_under_load(&Server::with(&file), |server| server.signal("-KILL"), &expected, 650 + 900 * kill);
             let server = Server::with(&file);
-            known = check(&mut Client::of(&server), &told, &format!("{durability}, kill {kill}"));
+            expected = check(&mut Client::of(&server), &acknowledged_by_writer, &format!("{durability}, kill {kill}"));
             server.terminate();
         }
-        for ((which, writer), last) in &known {
+        for ((which, writer), last) in &expected {
             let family = families().nth(*which).unwrap();
             assert!(*last > family.least, "{durability}, family {which}, writer {writer}: {last} writes are too few");
         }
@@ -163,7 +166,7 @@ fn a_server_that_is_told_to_end_while_its_store_holds_writers_up_does_so_and_los
     // Every few writes there is a flush, and every few of these the writers wait for a compaction.
     let store = "durability = \"always\"\nmemtable_bytes = 65536\nl0_compaction_trigger = 2\nl0_slowdown_trigger = 2\nl0_stop_trigger = 3\n";
     let file = configuration(folder.path(), &format!("listen = \"127.0.0.1:0\"\n[store]\n{store}"));
-    let mut known = Writes::new();
+    let mut expected = Writes::new();
     for (end, how) in ["-TERM", "SHUTDOWN", "-INT", "SHUTDOWN NOSAVE", "SHUTDOWN NOW FORCE"].into_iter().enumerate() {
         let server = Server::with(&file);
         let ended = |server: &Server| match how.strip_prefix('-') {
@@ -171,12 +174,12 @@ fn a_server_that_is_told_to_end_while_its_store_holds_writers_up_does_so_and_los
             // The connection ends, and that is all the reply there is.
             None => assert_eq!(Client::of(server).ask(how), None),
         };
-        let told = end_under_load(&server, ended, &known, 1000 + 100 * end as u64);
+        let acknowledged_by_writer = end_under_load(&server, ended, &expected, 1000 + 100 * end as u64);
         let began = Instant::now();
         server.ends_well();
         assert!(began.elapsed() < ENDS_WITHIN, "{:?}", began.elapsed());
         let server = Server::with(&file);
-        known = check(&mut Client::of(&server), &told, &format!("ended by {how}"));
+        expected = check(&mut Client::of(&server), &acknowledged_by_writer, &format!("ended by {how}"));
         server.terminate();
     }
     is_sound(folder.path());

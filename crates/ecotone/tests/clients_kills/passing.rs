@@ -1,4 +1,4 @@
-//! What goes by itself: keys whose time is over before the next write. A client has seen them gone.
+//! What goes by itself: keys that expire before the next write. A client has found them gone.
 
 use crate::families::{Family, members, named, number, padded};
 
@@ -9,7 +9,8 @@ const FAR_MS: u64 = 4_102_444_800_000;
 const LIFE: u64 = 140;
 
 pub const FAMILIES: [Family; 2] = [
-    // Over one that would have stayed, so that there is an older version to come back, and beside one whose time must be what it was.
+    // Over one that would have stayed, so that there is an older version to come back, and beside
+    // one whose time must be what it was.
     Family {
         write: |who, number| {
             vec![
@@ -25,7 +26,7 @@ pub const FAMILIES: [Family; 2] = [
             let last = number(&client.ask(&format!("GET dated:{who}")).unwrap());
             let back = number(&client.ask(&format!("GET pass:{who}")).unwrap());
             // The first request of the next one may have been carried out.
-            assert!(back == 0 || back == last + 1, "{back} is there, and {last} was seen gone");
+            assert!(back == 0 || back == last + 1, "{back} is there, and {last} was found gone");
             if last > 0 {
                 assert_eq!(client.ask(&format!("PEXPIRETIME dated:{who}")).unwrap(), (FAR_MS + last).to_string());
             }
@@ -34,8 +35,8 @@ pub const FAMILIES: [Family; 2] = [
         // Each is a wait.
         least: 50,
     },
-    // A collection that becomes large and then goes. The kinds take turns under one key, each writer begins with another, and none finds
-    // elements of the one before.
+    // A collection that becomes large and then goes. The kinds take turns under one key, each
+    // writer begins with another, and none finds elements of the one before.
     Family {
         write: |who, number| {
             let key = format!("brief:{who}");

@@ -15,7 +15,8 @@ const LIFE: u64 = GROWING + 2;
 /// What is left of a list that is cut.
 const LEFT: u64 = 10;
 
-/// The kinds take turns. Each step is a transaction with its own number, which tells afterwards what must be there.
+/// The kinds take turns. Each step is a transaction with its own number, which tells afterwards
+/// what must be there.
 fn write(who: &str, number: u64) -> Vec<String> {
     let (turn, step) = (number / LIFE, number % LIFE);
     let key = format!("vast:{who}");

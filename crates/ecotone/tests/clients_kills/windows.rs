@@ -1,4 +1,5 @@
-//! Collections that each write adds an element to and takes the oldest one from: what was taken does not come back, and nothing else goes.
+//! Collections that each write adds an element to and takes the oldest one from: what was taken
+//! does not come back, and nothing else goes.
 
 use crate::client::Client;
 use crate::families::{Family, LASTING, members, named, number, padded};

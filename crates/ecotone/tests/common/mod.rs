@@ -70,11 +70,11 @@ impl Server {
     pub fn start(mut command: Command) -> Server {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
-        let (mut seen, mut http) = (String::new(), String::new());
+        let (mut log_text, mut http) = (String::new(), String::new());
         let (listening, tls, serves) = loop {
             let mut line = String::new();
             if log.read_line(&mut line).unwrap() == 0 {
-                panic!("it ended: {}; {seen}", child.wait().unwrap());
+                panic!("it ended: {}; {log_text}", child.wait().unwrap());
             }
             let record: serde_json::Value =
                 serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -85,9 +85,9 @@ impl Server {
                 let serves = record["message"].as_str().unwrap_or_default().to_owned();
                 break (listening.to_owned(), record["tls"].as_str().map(str::to_owned), serves);
             }
-            seen.push_str(&line);
+            log_text.push_str(&line);
         };
-        Server { child, log, listening, tls, serves, said: seen, http }
+        Server { child, log, listening, tls, serves, said: log_text, http }
     }
 
     pub fn with(file: &Path) -> Server {
@@ -102,15 +102,15 @@ impl Server {
 
     /// Waits for a line of the log whose message has `says` in it.
     pub fn until_it_says(&mut self, says: &str) -> serde_json::Value {
-        let mut seen = String::new();
+        let mut log_text = String::new();
         loop {
             let mut line = String::new();
-            assert!(self.log.read_line(&mut line).unwrap() > 0, "it ended without {says:?}: {seen}");
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "it ended without {says:?}: {log_text}");
             let record: serde_json::Value = serde_json::from_str(&line).unwrap();
             if record["message"].as_str().is_some_and(|message| message.contains(says)) {
                 return record;
             }
-            seen.push_str(&line);
+            log_text.push_str(&line);
         }
     }
 
@@ -129,7 +129,7 @@ impl Server {
         self.ends_well()
     }
 
-    /// It was told to end: waits until it has. What it logged since it began to serve.
+    /// It is ending: waits until it has. What it logged since it began to serve.
     pub fn ends_well(mut self) -> String {
         let mut rest = String::new();
         self.log.read_to_string(&mut rest).unwrap();

@@ -1,4 +1,5 @@
-//! A strict reader of Prometheus' text format, version 0.0.4: what is not exactly as the format says fails the test.
+//! A strict reader of Prometheus' text format, version 0.0.4: what is not exactly as the format
+//! says fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,7 @@ impl Page {
     pub fn parse(text: &str) -> Page {
         assert!(text.ends_with('\n'), "the last line has no end");
         let mut page = Page::default();
-        let (mut family, mut help, mut seen) = (String::new(), None, BTreeSet::new());
+        let (mut family, mut help, mut series) = (String::new(), None, BTreeSet::new());
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# HELP ") {
                 let (name, text) = rest.split_once(' ').unwrap_or_else(|| panic!("no help: {line}"));
@@ -31,20 +32,19 @@ impl Page {
                 help = Some(name.to_owned());
             } else if let Some(rest) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = rest.split_once(' ').unwrap();
-                assert_eq!(help.take().as_deref(), Some(name), "HELP does not stand before TYPE");
+                assert_eq!(help.take().as_deref(), Some(name), "HELP does not come before TYPE");
                 assert!(is_name(name) && ["counter", "gauge", "histogram"].contains(&kind), "{line}");
                 page.kinds.insert(name.into(), kind.into());
                 page.samples.insert(name.into(), Vec::new());
                 family = name.into();
             } else {
                 let sample = sample(line);
-                let suffix =
-                    sample.name.strip_prefix(&family).unwrap_or_else(|| panic!("{line} stands below {family}"));
+                let suffix = sample.name.strip_prefix(&family).unwrap_or_else(|| panic!("{line} is below {family}"));
                 let suffixes: &[&str] =
                     if page.kinds[&family] == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
-                assert!(suffixes.contains(&suffix), "{line} stands below {family}");
+                assert!(suffixes.contains(&suffix), "{line} is below {family}");
                 assert_eq!(suffix == "_bucket", sample.labels.contains_key("le"), "{line}");
-                assert!(seen.insert((sample.name.clone(), sample.labels.clone())), "twice: {line}");
+                assert!(series.insert((sample.name.clone(), sample.labels.clone())), "twice: {line}");
                 if page.kinds[&family] != "gauge" {
                     assert!(sample.value >= 0.0 && sample.value.is_finite(), "{line}");
                 }

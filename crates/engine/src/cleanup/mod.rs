@@ -1,33 +1,36 @@
 //! Rids ranges of keys of what is gone, where scans step over it time and again.
 //!
-//! What was deleted or overwritten stays until a compaction has met it, and each scan on its way steps over it. A range that churns would
-//! be read slower and slower. So scans say what they stepped over ([`skipped`]), and once that took as long in some range as to write anew what is
-//! in the way ([`plan`]), it is: the memtable is flushed, if it holds much of the range, then tables with deletions are compacted down in
-//! it.
+//! What was deleted or overwritten stays until a compaction has met it, and each scan on its way
+//! steps over it. A range that churns would be read slower and slower. So scans say what they
+//! stepped over ([`skipped`]), and once that took as long in some range as to write anew what is in
+//! the way ([`plan`]), it is: the memtable is flushed, if it holds much of the range, then tables
+//! with deletions are compacted down in it.
 //!
-//! Invariant: what that costs was paid for before, by scans that stepped over as much. So it takes at most as much time as they have lost, and
-//! half of it all where it is of no use (an old snapshot keeps what is gone). Nothing is done where nobody scans.
+//! Invariant: what that costs was paid for before, by scans that stepped over as much. So it takes
+//! at most as much time as they have lost, and half of it all where it is of no use (an old
+//! snapshot keeps what is gone). Nothing is done where nobody scans.
 //!
 //! Failure: what RocksDB refuses is tried again when as much was stepped over again.
 //!
-//! Threads: any may say; one of its own cleans up, and waits for flushes and compactions. While space is tight it does nothing: see
-//! [`crate::limits::reclaim`].
+//! Threads: any may say; one of its own cleans up, and waits for flushes and compactions. While
+//! space is low it does nothing: see [`crate::space::reclaim`].
 
 mod plan;
 mod skipped;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ecotone_rocks_sys::tables::{family_tables, memtable_entries};
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::{BottommostLevelCompaction, CompactOptions, DB, FlushOptions, properties};
 
+use crate::background::BackgroundThread;
+use crate::compaction::internal::InternalCompactions;
+use crate::compaction::jobs::CompactionPurpose;
 use crate::family::DataFamily;
-use crate::limits::gate::Gate;
-use crate::own_compactions::{OwnCompactions, Purpose};
+use crate::space::admission::AdmissionControl;
 use crate::{Error, Result};
 
 use plan::{Memtable, Next};
@@ -39,12 +42,12 @@ pub(crate) const MIN_NOTED: u64 = 32;
 /// Where something is in the way of a cleanup, it is looked again after so long.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// The turn among compactions of our own is waited for so long.
-const MAX_TURN_WAIT: Duration = Duration::from_secs(10);
+/// the permit for an internal compaction is waited for so long.
+const MAX_PERMIT_WAIT: Duration = Duration::from_secs(10);
 
 /// What scans, the thread and the store share.
 #[derive(Default)]
-pub(crate) struct Shared {
+pub(crate) struct CleanupState {
     skipped: AtomicU64,
     cleanups: AtomicU64,
     noted: Mutex<Noted>,
@@ -59,7 +62,7 @@ struct Noted {
     stop: bool,
 }
 
-impl Shared {
+impl CleanupState {
     /// A scan from `first` to `last` stepped over so many `entries`.
     pub(crate) fn note(&self, first: Vec<u8>, last: Vec<u8>, entries: u64) {
         let mut noted = self.noted.lock();
@@ -106,48 +109,30 @@ impl Shared {
     }
 }
 
-/// The thread, while it lives.
-pub(crate) struct Cleanup {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
 /// What the thread needs of the store.
-pub(crate) struct Parts {
-    pub(crate) own: Arc<OwnCompactions>,
-    pub(crate) gate: Option<Arc<Gate>>,
+pub(crate) struct CleanupComponents {
+    pub(crate) internal: Arc<InternalCompactions>,
+    pub(crate) admission: Option<Arc<AdmissionControl>>,
     pub(crate) family: DataFamily,
 }
 
-impl Cleanup {
-    pub(crate) fn start(shared: Arc<Shared>, parts: Parts, db: &Arc<DB>) -> std::io::Result<Self> {
-        let (of_thread, db) = (shared.clone(), Arc::downgrade(db));
-        let thread = std::thread::Builder::new()
-            .name("ecotone-cleanup".into())
-            .spawn(move || Thread { shared: of_thread, parts, db }.run())?;
-        Ok(Self { shared, thread: Some(thread) })
-    }
-
-    /// Tells the thread to end. A compaction that it waits for must be stopped by the caller.
-    pub(crate) fn ask_to_stop(&self) {
-        self.shared.noted.lock().stop = true;
-        self.shared.changed.notify_all();
-    }
-}
-
-impl Drop for Cleanup {
-    fn drop(&mut self) {
-        self.ask_to_stop();
-        if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, its message is on standard error.
-            let _ = thread.join();
-        }
-    }
+/// Starts the thread.
+pub(crate) fn start(
+    shared: Arc<CleanupState>,
+    components: CleanupComponents,
+    db: &Arc<DB>,
+) -> std::io::Result<BackgroundThread> {
+    let (of_thread, db) = (shared.clone(), Arc::downgrade(db));
+    let ask_to_stop = move || {
+        shared.noted.lock().stop = true;
+        shared.changed.notify_all();
+    };
+    BackgroundThread::start("ecotone-cleanup", ask_to_stop, move || Thread { shared: of_thread, components, db }.run())
 }
 
 struct Thread {
-    shared: Arc<Shared>,
-    parts: Parts,
+    shared: Arc<CleanupState>,
+    components: CleanupComponents,
     db: Weak<DB>,
 }
 
@@ -156,7 +141,7 @@ enum Done {
     /// It cost so much.
     Paid(u64),
     /// It would cost so much, and that was not stepped over yet.
-    TooDear(u64),
+    NotProfitable(u64),
     /// There is nothing to be done about it.
     Useless,
     /// Not now.
@@ -175,7 +160,7 @@ impl Thread {
             let mut noted = self.shared.noted.lock();
             match done {
                 Done::Paid(cost) => noted.ranges.pay(&range, cost),
-                Done::TooDear(cost) => noted.ranges.put_off(&range, cost),
+                Done::NotProfitable(cost) => noted.ranges.deferred(&range, cost),
                 Done::Useless => noted.ranges.pay(&range, range.entries),
                 Done::Later => {
                     drop(noted);
@@ -188,10 +173,10 @@ impl Thread {
     }
 
     fn step(&self, db: &DB, range: &SkippedRange) -> Result<Done> {
-        if self.parts.gate.as_ref().is_some_and(|gate| gate.is_tight()) {
+        if self.components.admission.as_ref().is_some_and(|admission| admission.is_space_low()) {
             return Ok(Done::Later);
         }
-        let family = self.parts.family;
+        let family = self.components.family;
         let failed = |error: ecotone_rocks_sys::Error| Error::Rocks { detail: error.to_string() };
         let entries = db.property_int_value_cf(&family, properties::NUM_ENTRIES_ACTIVE_MEM_TABLE);
         let memtable = Memtable {
@@ -205,20 +190,21 @@ impl Thread {
             Next::Flush { cost } | Next::Compact { cost, .. } => cost,
         };
         if cost > range.entries {
-            return Ok(Done::TooDear(cost));
+            return Ok(Done::NotProfitable(cost));
         }
         match next {
             Next::Compact { first, last, bytes, .. } => {
-                let Some(turn) = self.parts.own.turn(MAX_TURN_WAIT) else { return Ok(Done::Later) };
+                let Some(permit) = self.components.internal.permit(MAX_PERMIT_WAIT) else { return Ok(Done::Later) };
                 let mut options = CompactOptions::default();
                 options.set_exclusive_manual_compaction(false);
-                // RocksDB moves a table down as it is where nothing lies below it: its deletions go only by a compaction there.
+                // RocksDB moves a table down as it is where nothing lies below it: its deletions go
+                // only by a compaction there.
                 options.set_bottommost_level_compaction(BottommostLevelCompaction::ForceOptimized);
                 let compact = || {
                     db.compact_range_cf_opt(&family, Some(&first), Some(&last), &options);
                     Ok(None)
                 };
-                turn.run(Purpose::Cleanup, bytes, compact).map_err(|error| Error::from_rocks(&error))?;
+                permit.run(CompactionPurpose::Cleanup, bytes, compact).map_err(|error| Error::from_rocks(&error))?;
             }
             _ => {
                 let mut options = FlushOptions::default();

@@ -1,7 +1,8 @@
 //! What rids a range of keys of entries that are gone, and whether that pays.
 //!
-//! All is counted in entries that a scan steps over. To write one anew takes as long as to step over [`ENTRIES_A_REWRITE`], and each flush or
-//! compaction as long as [`ENTRIES_A_JOB`] beside that.
+//! All is counted in entries that a scan steps over. To write one anew takes as long as to step
+//! over [`ENTRIES_A_REWRITE`], and each flush or compaction as long as [`ENTRIES_A_JOB`] beside
+//! that.
 
 use std::cmp::Reverse;
 
@@ -9,19 +10,21 @@ use ecotone_rocks_sys::tables::FamilyTable;
 
 use super::skipped::SkippedRange;
 
-/// By estimate: a scan steps over an entry in 0.1 to 0.2 us; a flush or compaction takes 1 to 1.5 us for one.
+/// By estimate: a scan steps over an entry in 0.1 to 0.2 us; a flush or compaction takes 1 to 1.5
+/// us for one.
 const ENTRIES_A_REWRITE: u64 = 8;
 
 /// By estimate: a job that has nothing to do takes some 5 ms, mostly for what it makes durable.
 const ENTRIES_A_JOB: u64 = 40_000;
 
-/// Tables with fewer deletions are left alone: nobody is held up by them.
+/// Tables with fewer deletions are left alone: nobody is throttled by them.
 const MIN_DELETIONS: u64 = 64;
 
 /// Tables that are weighed against each other: those with most deletions.
 const MAX_WEIGHED: usize = 64;
 
-/// The memtable is flushed first where it holds one in so many entries that the worst scan has stepped over.
+/// The memtable is flushed first where it holds one in so many entries that the worst scan has
+/// stepped over.
 const MEMTABLE_SHARE: u64 = 4;
 
 /// The memtable that is written to.
@@ -79,7 +82,8 @@ pub(super) fn next(range: &SkippedRange, memtable: Memtable, tables: &[FamilyTab
     match best {
         Some((_, next)) => next,
         None if is_busy => Next::Wait,
-        // How much of the memtable is in the range is an estimate: where no table can be in the way, it is the memtable.
+        // How much of the memtable is in the range is an estimate: where no table can be in the
+        // way, it is the memtable.
         None if has_new && memtable.entries >= (range.most / MEMTABLE_SHARE).max(MIN_DELETIONS) => {
             Next::Flush { cost: cost(memtable.entries) }
         }
@@ -95,8 +99,8 @@ fn is_below(lower: &FamilyTable, upper: &FamilyTable) -> bool {
     lower.level > upper.level && overlaps(lower, &upper.smallest_user_key, &upper.largest_user_key)
 }
 
-/// The tables that are read where a range is compacted down from `level`: of that level they are taken whole, and so is all that they meet in the
-/// next one; further down what meets the range.
+/// The tables that are read where a range is compacted down from `level`: of that level they are
+/// taken whole, and so is all that they meet in the next one; further down what meets the range.
 fn inputs<'t>(tables: &'t [FamilyTable], level: u32, first: &[u8], last: &[u8]) -> Vec<&'t FamilyTable> {
     let meets = |table: &&FamilyTable| overlaps(table, first, last);
     let top: Vec<_> = tables.iter().filter(|table| table.level == level).filter(meets).collect();

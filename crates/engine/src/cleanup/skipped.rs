@@ -1,17 +1,20 @@
 //! What scans have stepped over, by ranges of keys.
 //!
-//! Ranges that overlap are one. Of too many, the two neighbours whose keys have most in common become one: so what is read here and there in
-//! one collection becomes its range before two collections do.
+//! Ranges that overlap are one. Of too many, the two neighbours whose keys have most in common
+//! become one: so what is read here and there in one collection becomes its range before two
+//! collections do.
 //!
 //! Bounds: [`MAX_RANGES`].
 
 /// Ranges that are told apart.
 pub(super) const MAX_RANGES: usize = 64;
 
-/// A range is looked at once so much was stepped over in it, and after that once a look has found that it would pay.
+/// A range is looked at once so much was stepped over in it, and after that once a look has found
+/// that it would pay.
 pub(super) const MIN_WANTED: u64 = 50_000;
 
-/// Keys from the first to the last, both in it, and what was stepped over between them since it was cleaned up.
+/// Keys from the first to the last, both in it, and what was stepped over between them since it was
+/// cleaned up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SkippedRange {
     pub(super) first: Vec<u8>,
@@ -54,7 +57,8 @@ pub(super) struct SkippedRanges {
 }
 
 impl SkippedRanges {
-    /// A scan from `first` to `last` stepped over so many `entries`. Whether the range that this belongs to is to be looked at.
+    /// A scan from `first` to `last` stepped over so many `entries`. Whether the range that this
+    /// belongs to is to be looked at.
     pub(super) fn add(&mut self, first: Vec<u8>, last: Vec<u8>, entries: u64) -> bool {
         if last < first {
             return false;
@@ -101,7 +105,7 @@ impl SkippedRanges {
     }
 
     /// `range` is not looked at again before so many `entries` were stepped over in it.
-    pub(super) fn put_off(&mut self, range: &SkippedRange, entries: u64) {
+    pub(super) fn deferred(&mut self, range: &SkippedRange, entries: u64) {
         let ranges = self.ranges.iter_mut().filter(|it| it.overlaps(&range.first, &range.last));
         ranges.for_each(|it| it.wanted = entries.max(it.entries.saturating_add(1)));
     }
@@ -158,7 +162,7 @@ mod tests {
         let first = ranges.due().unwrap();
         assert_eq!(first.first, b"c");
         // It would cost more.
-        ranges.put_off(&first, 5 * MIN_WANTED);
+        ranges.deferred(&first, 5 * MIN_WANTED);
         assert_eq!(ranges.due().unwrap().first, b"a");
         assert!(!add(&mut ranges, "c", "d", MIN_WANTED));
         assert!(add(&mut ranges, "c", "d", MIN_WANTED));

@@ -1,12 +1,15 @@
 //! What has been done about duplicates since the store was opened.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use ecotone_policy::dedup::decide::Why;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::DedupProperties;
-use super::put_off::PutOff;
+use super::deferral::Deferral;
 
 /// Counted by the thread, read by anybody.
 #[derive(Debug, Default)]
@@ -15,8 +18,8 @@ pub(crate) struct Counts {
     pub(super) extensions: AtomicU64,
     pub(super) merges: AtomicU64,
     pub(super) merges_aborted: AtomicU64,
-    /// In the order of [`PutOff::ALL`] and [`Why::ALL`].
-    merges_put_off: [AtomicU64; PutOff::ALL.len()],
+    /// In the order of [`Deferral::ALL`] and [`Why::ALL`].
+    merges_deferred: [AtomicU64; Deferral::ALL.len()],
     checks_left: [AtomicU64; Why::ALL.len()],
     pub(super) expected_keys: AtomicU64,
     pub(super) found_keys: AtomicU64,
@@ -29,8 +32,8 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// A merge waits.
-    pub(super) fn put_off(&self, why: PutOff) {
-        add_one(&PutOff::ALL, why, &self.merges_put_off);
+    pub(super) fn deferred(&self, why: Deferral) {
+        add_one(&Deferral::ALL, why, &self.merges_deferred);
     }
 
     /// A check found enough to extend a compaction.
@@ -52,7 +55,7 @@ impl Counts {
             extensions: count(&self.extensions),
             merges: count(&self.merges),
             merges_aborted: count(&self.merges_aborted),
-            merges_put_off: by_reason(PutOff::ALL.map(PutOff::name), &self.merges_put_off),
+            merges_deferred: by_reason(Deferral::ALL.map(Deferral::name), &self.merges_deferred),
             checks_left: by_reason(Why::ALL.map(Why::name), &self.checks_left),
             expected_keys: count(&self.expected_keys),
             found_keys: count(&self.found_keys),
@@ -75,4 +78,15 @@ fn add_one<R: PartialEq>(all: &[R], reason: R, counts: &[AtomicU64]) {
 
 fn by_reason<const N: usize>(names: [&'static str; N], counts: &[AtomicU64; N]) -> BTreeMap<&'static str, u64> {
     names.into_iter().zip(counts.iter().map(|count| count.load(Relaxed))).collect()
+}
+
+/// What this thread has taken of the processor. `Instant` would count the time of others as well.
+pub(super) fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+thread_local! {
+    /// What this thread has counted already, as time of [`super::sketch::Sketching`].
+    pub(super) static COUNTED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }

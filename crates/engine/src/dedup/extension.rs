@@ -1,35 +1,40 @@
-//! Compactions that are extended: ranges that wait, and the merge of them all that frees the most for what it costs.
+//! Compactions that are extended: ranges that wait, and the merge of them all that frees the most
+//! for what it costs.
 //!
-//! Invariant: a range waits for as long as a slab of it is worth a merge. Of a merge that frees too little or fails the keys are given up, until a
-//! compaction or a start finds something there again, or so many ranges wait that two become one; those beside them wait on.
+//! Invariant: a range waits for as long as a merge candidate of it is worth a merge. Of a merge
+//! that frees too little or fails the keys are given up, until a compaction or a start finds
+//! something there again, or so many ranges wait that two become one; those beside them wait on.
 //!
-//! Failure modes: which ranges wait is lost when the store is closed, so all of it is looked at once it is open again.
+//! Failure modes: which ranges wait is lost when the store is closed, so all of it is looked at
+//! once it is open again.
 
+use ecotone_policy::dedup::candidates::{
+    Allowance, Choice, CostedMerge, MergeCosts, Ranges, choose, merge_candidates, worth_merging,
+};
 use ecotone_policy::dedup::decide::{Verdict, Why, is_worth};
 use ecotone_policy::dedup::estimate::Estimate;
-use ecotone_policy::dedup::plan::{MergeLimits, Tree};
-use ecotone_policy::dedup::slab::{Allowance, Choice, KeyRange, Priced, Prices, Ranges, choose, slabs, worth_merging};
+use ecotone_policy::dedup::plan::{KeyRange, MergeLimits, Tree};
 
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 
-use super::known::Sketches;
-use super::thread::sketch;
+use super::sample_registry::{Sketches, sketch};
 
 /// See the module.
 pub(super) struct Extension {
     threshold: DedupThreshold,
     parameters: DedupParameters,
     waiting: Ranges,
-    prices: Prices,
+    costs: MergeCosts,
 }
 
 impl Extension {
     /// Of merges that are worth it by this threshold.
     pub(super) fn new(threshold: DedupThreshold, parameters: DedupParameters) -> Self {
-        Self { threshold, parameters, waiting: Ranges::default(), prices: Prices::default() }
+        Self { threshold, parameters, waiting: Ranges::default(), costs: MergeCosts::default() }
     }
 
-    /// So much was found in a range: it waits, if a merge of it is worth what it costs, or if it does already.
+    /// So much was found in a range: it waits, if a merge of it is worth what it costs, or if it
+    /// does already.
     ///
     /// # Errors
     ///
@@ -42,11 +47,11 @@ impl Extension {
         estimate: &Estimate,
     ) -> Result<(), Why> {
         match is_worth(estimate, self.threshold, &self.parameters) {
-            // More may hide between lower levels, and there less may be rewritten for it.
-            Verdict::Extend | Verdict::Leave(Why::TooDear) => (),
+            // More may shadow between lower levels, and there less may be rewritten for it.
+            Verdict::Extend | Verdict::Leave(Why::NotProfitable) => (),
             Verdict::Leave(why) => return Err(why),
         }
-        // What waits is priced once a merge is to be chosen.
+        // What waits is costed once a merge is to be chosen.
         if !self.waiting.covers(&range) {
             self.worth_merging(tree, known, &range)?;
             self.waiting.add(range);
@@ -61,7 +66,7 @@ impl Extension {
 
     /// These are the tables that there are.
     pub(super) fn forget_gone(&mut self, tree: &Tree<'_>) {
-        self.prices.forget_gone(|table| tree.table(table).is_some());
+        self.costs.forget_gone(|table| tree.table(table).is_some());
     }
 
     /// Whether nothing waits.
@@ -69,8 +74,9 @@ impl Extension {
         self.waiting.is_empty()
     }
 
-    /// The best merge of all ranges that is allowed now. Ranges of which nothing is worth one any more are forgotten.
-    pub(super) fn next(&mut self, tree: &Tree<'_>, known: &Sketches, allowance: Allowance) -> Choice<Priced> {
+    /// The best merge of all ranges that is allowed now. Ranges of which nothing is worth one any
+    /// more are forgotten.
+    pub(super) fn next(&mut self, tree: &Tree<'_>, known: &Sketches, allowance: Allowance) -> Choice<CostedMerge> {
         let ranges: Vec<_> = self.waiting.iter().collect();
         let mut worth = Vec::new();
         for range in ranges {
@@ -79,28 +85,28 @@ impl Extension {
                 Err(_) => self.waiting.remove(&range),
             }
         }
-        self.prices.forget_unasked();
+        self.costs.forget_unasked();
         choose(worth, allowance)
     }
 
-    fn worth_merging(&mut self, tree: &Tree<'_>, known: &Sketches, range: &KeyRange) -> Result<Vec<Priced>, Why> {
+    fn worth_merging(&mut self, tree: &Tree<'_>, known: &Sketches, range: &KeyRange) -> Result<Vec<CostedMerge>, Why> {
         let one_in = known.duplicates().one_in();
-        let price = |slab| {
-            let expected = self.prices.of(&slab, one_in, |table| Some(sketch(known, tree.table(table)?)));
-            Priced { slab, expected }
+        let cost = |candidate| {
+            let expected = self.costs.of(&candidate, one_in, |table| Some(sketch(known, tree.table(table)?)));
+            CostedMerge { candidate, expected }
         };
         let limits = MergeLimits { max_bytes: self.parameters.max_merge_bytes };
-        let priced = slabs(tree, range, &limits)?.into_iter().map(price).collect();
-        worth_merging(priced, self.threshold)
+        let costed = merge_candidates(tree, range, &limits)?.into_iter().map(cost).collect();
+        worth_merging(costed, self.threshold)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use ecotone_policy::dedup::plan::Table;
-    use ecotone_policy::units::Bytes;
+    use ecotone_types::units::Bytes;
 
-    use super::super::known::{KnownSamples, max_samples};
+    use super::super::sample_registry::{SampleRegistry, max_samples};
     use super::*;
 
     /// Each of these keys in L1 and L2, in a table of its own.
@@ -119,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn prices_are_of_tables_that_are_there() {
-        let known = KnownSamples::new(max_samples(None), None);
+    fn costs_are_of_tables_that_are_there() {
+        let known = SampleRegistry::new(max_samples(None), None);
         let mut extension = Extension::new(DedupThreshold::try_from(10.0).unwrap(), DedupParameters::default());
         // Nobody asks for the next merge: nothing is ever worth one.
         for round in 0..50 {
@@ -129,13 +135,13 @@ mod tests {
             let range = KeyRange::of(&tables);
             assert!(extension.worth_merging(&tree, &known.now(), &range).is_err());
             extension.forget_gone(&tree);
-            assert_eq!(extension.prices.len(), 4);
+            assert_eq!(extension.costs.len(), 4);
         }
     }
 
     #[test]
-    fn what_waits_already_is_not_priced_again() {
-        let known = KnownSamples::new(max_samples(None), None);
+    fn what_waits_already_is_not_costed_again() {
+        let known = SampleRegistry::new(max_samples(None), None);
         let mut extension = Extension::new(DedupThreshold::try_from(10.0).unwrap(), DedupParameters::default());
         let tables = two_levels(b"abcd", 1);
         let tree = Tree::new(&tables);
@@ -151,10 +157,10 @@ mod tests {
         };
         extension.waiting.add(KeyRange::of(&tables[..4]));
         assert!(finds(&mut extension, &tables[2..4]) && finds(&mut extension, &tables[..4]));
-        assert_eq!(extension.prices.len(), 0);
+        assert_eq!(extension.costs.len(), 0);
         // Nothing is known of these tables, so no merge is worth it.
         assert!(!finds(&mut extension, &tables[2..6]));
-        assert_eq!(extension.prices.len(), 2);
+        assert_eq!(extension.costs.len(), 2);
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! A filter of the keys of a table, which it keeps as property [`PROPERTY`] where duplicates are counted by filters. Its bytes are those of
-//! [`ecotone_policy::dedup::filter`].
+//! A filter of the keys of a table, which it keeps as property [`PROPERTY`] where duplicates are
+//! counted by filters. Its bytes are those of [`ecotone_policy::dedup::filter`].
 //!
-//! The filters of lower levels are asked for all keys of a new table. These are kept in memory for a while ([`RecentHashes`]) after it was
-//! written, found again by its filter: who writes a table does not know the number that it will have.
+//! The filters of lower levels are asked for all keys of a new table. These are kept in memory for
+//! a while ([`RecentHashes`]) after it was written, found again by its filter: who writes a table
+//! does not know the number that it will have.
 //!
-//! Bounds: [`MAX_KEYS`] of one table while it is written; a larger one has no filter. [`RecentHashes::new`] is told how much of hashes with their fences,
-//! the oldest go first.
+//! Bounds: [`MAX_KEYS`] of one table while it is written; a larger one has no filter.
+//! [`RecentHashes::new`] is told how much of hashes with their fences, the oldest go first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ pub(crate) const PROPERTY: &str = "ecotone.filter";
 /// Whole bits, as a worker is told.
 pub(crate) const BITS_PER_KEY: u8 = DEFAULT_BITS_PER_KEY.ceil() as u8;
 
-/// Keys of a table that are remembered while it is written: 32 MiB of hashes, and up to 5 MiB of what tells their order.
+/// Keys of a table that are remembered while it is written: 32 MiB of hashes, and up to 5 MiB of
+/// what tells their order.
 const MAX_KEYS: usize = 1 << 22;
 
 /// What a table's filter is known by: the hash of its bytes.

@@ -1,16 +1,18 @@
-//! The baseline of measurements: levels compared at intervals, each with the next one, and merged as a whole where that is worth it
-//! ("deduplication-triggered compaction", reference 15 of the paper).
+//! The baseline of measurements: levels compared at intervals, each with the next one, and merged
+//! as a whole where that is worth it ("deduplication-triggered compaction", reference 15 of the
+//! paper).
 //!
 //! Bounds: as many merges as levels fill; [`MAX_ATTEMPTS`] at one that meets running compactions.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use ecotone_policy::dedup::candidates::{Allowance, Choice};
 use ecotone_policy::dedup::plan::{Merge, MergeLimits, Table, Unfit, closure, merges};
-use ecotone_policy::dedup::slab::{Allowance, Choice};
-use ecotone_policy::units::Bytes;
+use ecotone_types::units::Bytes;
 
-/// So often a merge is tried whose tables are being compacted: 6 s in all. Then RocksDB has most likely merged them further.
+/// So often a merge is tried whose tables are being compacted: 6 s in all. Then RocksDB has most
+/// likely merged them further.
 const MAX_ATTEMPTS: u32 = 6;
 
 /// After the first attempt; twice as long after each further one.
@@ -44,7 +46,8 @@ impl LevelsCompared {
         self.next_check.saturating_duration_since(Instant::now())
     }
 
-    /// Levels were compared, and this was decided. What still waits of the last time was decided anew.
+    /// Levels were compared, and this was decided. What still waits of the last time was decided
+    /// anew.
     pub(super) fn decided(&mut self, merges: Vec<Merge>) {
         self.next_check = Instant::now() + self.interval;
         let again = Instant::now();
@@ -69,11 +72,11 @@ impl LevelsCompared {
                 let merges = merges(tables, &waiting.seeds, waiting.to_level, &MergeLimits { max_bytes });
                 merges.into_iter().next()
             };
-            let fits = most.min(allowance.room);
+            let fits = most.min(allowance.free_space);
             match plan(fits.min(allowance.time)) {
                 Some(merge) => return Choice::Merge(merge),
                 None if plan(fits).is_some() => return Choice::NoTime,
-                None if plan(most).is_some() => return Choice::NoRoom,
+                None if plan(most).is_some() => return Choice::NoSpace,
                 None => (),
             }
             // Its tables are being compacted, or it is done.

@@ -1,6 +1,8 @@
-//! Compactions that have ended and are to be looked at: what the listener hands to the thread of [`super::thread`].
+//! Compactions that have ended and are to be looked at: what the listener hands to the thread of
+//! [`super::thread`].
 //!
-//! Bounds: [`MAX_FINISHED`], and as many that could not be looked at; beyond it the oldest is forgotten, and counted.
+//! Bounds: [`MAX_FINISHED`], and as many that could not be looked at; beyond it the oldest is
+//! forgotten, and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +11,10 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::event_listener::CompactionJobInfo;
 
-use super::known::number_of;
+use crate::compaction::by_names::number_of;
 
-/// More than ever end while one merge runs: RocksDB begins few then. Older ones have most likely been compacted again.
+/// More than ever end while one merge runs: RocksDB begins few then. Older ones have most likely
+/// been compacted again.
 const MAX_FINISHED: usize = 64;
 
 /// See the module.
@@ -65,7 +68,8 @@ impl Queue {
         state.is_looked_at || !state.finished.is_empty() || !state.failed.is_empty()
     }
 
-    /// What was taken could not be looked at. It comes again with the next ones, or after the next wait.
+    /// What was taken could not be looked at. It comes again with the next ones, or after the next
+    /// wait.
     pub(super) fn failed(&self, mut taken: VecDeque<Vec<u64>>) {
         let beyond = taken.len().saturating_sub(MAX_FINISHED);
         drop(taken.drain(..beyond));
@@ -73,9 +77,9 @@ impl Queue {
         self.state.lock().failed = taken;
     }
 
-    /// Waits until one has ended, and then until `not_before`, and takes all there are; or for `most`, and takes what there is if it is late enough.
-    /// `None` when the thread is to end.
-    pub(super) fn wait(&self, most: Option<Duration>, not_before: Instant) -> Option<VecDeque<Vec<u64>>> {
+    /// Waits until one has ended, and then until `not_before`, and takes all there are; or for
+    /// `most`, and takes what there is if it is late enough. `None` when the thread is to end.
+    pub(crate) fn wait(&self, most: Option<Duration>, not_before: Instant) -> Option<VecDeque<Vec<u64>>> {
         let mut state = self.state.lock();
         state.is_looked_at = false;
         let until = most.map(|most| Instant::now() + most);

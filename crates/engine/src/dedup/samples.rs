@@ -1,18 +1,20 @@
-//! A sample of the keys of a table, which it keeps as property [`PROPERTY`]: what [`ecotone_policy::duplicates`] counts by.
+//! A sample of the keys of a table, which it keeps as property [`PROPERTY`]: what
+//! [`ecotone_policy::duplicates`] counts by.
 //!
 //! ```text
 //!  property: | hash | sequence | bytes | segment | hash | ...      u64, u64, u32, u32, little-endian; in the order of the keys
 //! ```
 //!
-//! `hash` is XXH3 of the key; keys are sampled by it. `sequence` is the number of the write, 0 where RocksDB has forgotten it. `bytes` is the length of the value's record, or of the entry's value where that is
-//! inline; [`DELETED`] for a deletion. `segment` is where the record lies; [`INLINE`] where there is none. Of a key with several
-//! versions the newest is sampled.
+//! `hash` is XXH3 of the key; keys are sampled by it. `sequence` is the number of the write, 0
+//! where RocksDB has forgotten it. `bytes` is the length of the value's record, or of the entry's
+//! value where that is inline; [`DELETED`] for a deletion. `segment` is where the record lies;
+//! [`INLINE`] where there is none. Of a key with several versions the newest is sampled.
 //!
 //! Failure: a table without the property, of an earlier version of this program, has no samples.
 
 use ecotone_policy::duplicates::{KeySample, is_sampled};
 
-use crate::values::pointer::SegmentNumber;
+use ecotone_valuelog::pointer::SegmentNumber;
 
 /// The name of the property.
 pub(crate) const PROPERTY: &str = "ecotone.samples";
@@ -39,7 +41,7 @@ impl SampledValue {
     }
 
     /// One whose record of so many bytes lies in `segment`.
-    pub(crate) fn apart(record_bytes: usize, segment: SegmentNumber) -> Self {
+    pub(crate) fn separated(record_bytes: usize, segment: SegmentNumber) -> Self {
         Self { segment: Some(segment), ..Self::inline(record_bytes) }
     }
 }
@@ -96,14 +98,14 @@ mod tests {
     use super::*;
     use crate::dedup::sketch::{KeySketch, Sketching};
     use crate::mutation::mutated;
-    use crate::offload::Collects;
+    use crate::table_format::Collects;
     use ecotone_policy::duplicates::SAMPLED_ONE_IN;
     use twox_hash::XxHash3_64;
 
     fn value_of(key: u32) -> Option<SampledValue> {
         match key % 4 {
             0 => Some(SampledValue::inline(key as usize)),
-            2 => Some(SampledValue::apart(key as usize, SegmentNumber(key / 1000))),
+            2 => Some(SampledValue::separated(key as usize, SegmentNumber(key / 1000))),
             _ => None,
         }
     }

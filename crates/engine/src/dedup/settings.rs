@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 
-use crate::{Error, Result, StoreOptions};
+use crate::{Error, Result};
 
 /// How duplicates are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,12 +14,15 @@ pub enum DedupMode {
     /// Not at all: new tables carry nothing for it.
     #[default]
     Off,
-    /// By a sample of the keys of each table: 1 in 64, the same ones everywhere. After each compaction.
+    /// By a sample of the keys of each table: 1 in 64, the same ones everywhere. After each
+    /// compaction.
     Sample,
-    /// By filters of the lower levels that are asked for each key, as the paper does. After each compaction.
+    /// By filters of the lower levels that are asked for each key, as the paper does. After each
+    /// compaction.
     Filter,
-    /// By samples, at fixed intervals instead of after compactions, each level against the next one only, with compactions of one level
-    /// each: what the paper compares itself with (its reference 15). For measurements.
+    /// By samples, at fixed intervals instead of after compactions, each level against the next one
+    /// only, with compactions of one level each: what the paper compares itself with (its reference
+    /// 15). For measurements.
     Triggered {
         /// Between two checks; 1 s to 1 h.
         interval: Duration,
@@ -52,7 +55,8 @@ impl fmt::Display for DedupMode {
 /// Up to which ratio compactions are extended.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum ExtensionThreshold {
-    /// [`SEPARATED_THRESHOLD`] where values are kept apart, none else; see [`StoreOptions::dedup_threshold`].
+    /// [`SEPARATED_THRESHOLD`] where values are separated, none else; see
+    /// [`StoreOptions::dedup_threshold`](crate::StoreOptions::dedup_threshold).
     #[default]
     Auto,
     /// None is extended.
@@ -61,8 +65,10 @@ pub enum ExtensionThreshold {
     At(DedupThreshold),
 }
 
-/// What stands for `Auto` where values are kept apart: with it there is less of space and of waiting, for more writing (docs/space.md,
-/// "Space by writes"), in trees whose levels differ less than tenfold; in others it makes hardly any merge. Where values stand with their keys, entries are dear, and each threshold costs some throughput for the space it wins.
+/// What stands for `Auto` where values are separated: with it there is less of space and of
+/// waiting, for more writing (docs/space.md, "Space by writes"), in trees whose levels differ less
+/// than tenfold; in others it makes hardly any merge. Where values stand with their keys, entries
+/// are costly, and each threshold costs some throughput for the space it wins.
 pub const SEPARATED_THRESHOLD: f64 = 10.0;
 
 /// What is done about duplicates.
@@ -72,11 +78,12 @@ pub struct DedupOptions {
     pub mode: Option<DedupMode>,
     /// Up to which ratio a compaction is extended. Where none is, duplicates are only counted.
     pub threshold: ExtensionThreshold,
-    /// The rest. `max_merge_bytes` counts as at least what one table of a level and those below it take, by the size of tables and
-    /// `level_multiplier`: with less nothing could be merged.
+    /// The rest. `max_merge_bytes` counts as at least what one table of a level and those below it
+    /// take, by the size of tables and `level_multiplier`: with less nothing could be merged.
     pub parameters: DedupParameters,
-    /// What the filters of all tables may take of memory where they are asked, and half as much the keys of new tables; a table beyond is
-    /// one without a filter. Default 64 MiB: some 50 million keys.
+    /// What the filters of all tables may take of memory where they are asked, and half as much the
+    /// keys of new tables; a table beyond is one without a filter. Default 64 MiB: some 50 million
+    /// keys.
     pub max_filter_bytes: u64,
 }
 
@@ -88,28 +95,6 @@ impl Default for DedupOptions {
             parameters: DedupParameters::default(),
             max_filter_bytes: 64 * 1024 * 1024,
         }
-    }
-}
-
-impl StoreOptions {
-    /// Up to which ratio compactions are extended, if at all. By itself only where new values are kept apart, `background_compactions` is 2 or
-    /// more and the mode is not one that counts nothing or that is for measurements.
-    pub fn dedup_threshold(&self) -> Option<DedupThreshold> {
-        let suits_mode = matches!(self.dedup.mode, None | Some(DedupMode::Sample | DedupMode::Filter));
-        match self.dedup.threshold {
-            ExtensionThreshold::Off => None,
-            ExtensionThreshold::At(threshold) => Some(threshold),
-            ExtensionThreshold::Auto if self.separation.is_some() && self.background_compactions >= 2 && suits_mode => {
-                SEPARATED_THRESHOLD.try_into().ok()
-            }
-            ExtensionThreshold::Auto => None,
-        }
-    }
-
-    /// How duplicates are counted.
-    pub fn dedup_mode(&self) -> DedupMode {
-        let by_threshold = if self.dedup_threshold().is_some() { DedupMode::Sample } else { DedupMode::Off };
-        self.dedup.mode.unwrap_or(by_threshold)
     }
 }
 
@@ -132,10 +117,10 @@ impl DedupOptions {
 /// What one level holds that upper ones have replaced, as estimated.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
 pub struct DedupLevel {
-    /// Versions that a newer one in a level above hides, or within L0 in a newer table.
-    pub hidden_keys: u64,
-    /// What they take: in tables, or in the value log where values are kept apart.
-    pub hidden_bytes: u64,
+    /// Versions that a newer one in a level above shadows, or within L0 in a newer table.
+    pub shadowed_keys: u64,
+    /// What they take: in tables, or in the value log where values are separated.
+    pub shadowed_bytes: u64,
 }
 
 /// What a store knows of its duplicates, and has done about them since it was opened.
@@ -143,24 +128,27 @@ pub struct DedupLevel {
 pub struct DedupProperties {
     /// Entries of all tables.
     pub total_keys: u64,
-    /// Of all tables, versions that a newer one in another table hides, as estimated.
+    /// Of all tables, versions that a newer one in another table shadows, as estimated.
     pub duplicate_keys: u64,
-    /// One standard deviation of that estimate by the estimate; `None` where nothing was sampled twice.
+    /// One standard deviation of that estimate by the estimate; `None` where nothing was sampled
+    /// twice.
     pub relative_error: Option<f64>,
-    /// What hidden versions take, as estimated.
-    pub hidden_bytes: u64,
-    /// The same by level, L0 first. What hides in a table that has just gone is in none.
+    /// What shadowed versions take, as estimated.
+    pub shadowed_bytes: u64,
+    /// The same by level, L0 first. What shadows in a table that has just gone is in none.
     pub levels: Vec<DedupLevel>,
-    /// Tables that carry no samples: what hides in them is not counted.
+    /// Tables that carry no samples: what shadows in them is not counted.
     pub unsampled_tables: u64,
-    /// Tables without a filter in memory, where filters are asked: what hides in them is not found by a check.
-    /// [`DedupOptions::max_filter_bytes`] had no room for theirs, or they carry none.
+    /// Tables without a filter in memory, where filters are asked: what shadows in them is not
+    /// found by a check. [`DedupOptions::max_filter_bytes`] had no room for theirs, or they carry
+    /// none.
     pub unfiltered_tables: u64,
     /// Checks after compactions (or at intervals).
     pub checks: u64,
     /// Compactions that were not looked at because too many had ended meanwhile.
     pub checks_dropped: u64,
-    /// Checks that extended nothing, by the [name of the reason](ecotone_policy::dedup::decide::Why::name). Only with a threshold.
+    /// Checks that extended nothing, by the
+    /// [name of the reason](ecotone_policy::dedup::decide::Why::name). Only with a threshold.
     pub checks_left: BTreeMap<&'static str, u64>,
     /// Checks that found enough to extend a compaction, or whose range waits for a merge already.
     pub extensions: u64,
@@ -168,10 +156,12 @@ pub struct DedupProperties {
     pub merges: u64,
     /// Merges that were given up because RocksDB compacted some of their tables meanwhile.
     pub merges_aborted: u64,
-    /// Times that a merge was put off, by reason: for the sake of writers ([`Forbidden::name`](ecotone_policy::dedup::forecast::Forbidden::name));
-    /// `no-room` beside what it replaces; `tables-busy`: other compactions had its tables; `backed-off`: those before it freed too little, or failed.
-    /// Counted once until the reason is another one or something was merged.
-    pub merges_put_off: BTreeMap<&'static str, u64>,
+    /// Times that a merge was deferred, by reason: for the sake of writers
+    /// ([`Forbidden::name`](ecotone_policy::dedup::forecast::Forbidden::name)); `no-free_space`
+    /// beside what it replaces; `tables-busy`: other compactions had its tables; `backed-off`:
+    /// those before it freed too little, or failed. Counted once until the reason is another one or
+    /// something was merged.
+    pub merges_deferred: BTreeMap<&'static str, u64>,
     /// Stale versions that merges were expected to free.
     pub expected_keys: u64,
     /// Those that they freed.
@@ -182,8 +172,8 @@ pub struct DedupProperties {
     pub written_bytes: u64,
     /// Processor time of the checks, in microseconds.
     pub check_cpu_us: u64,
-    /// Processor time of collecting samples and filters in flushes and compactions, by timing a part of it, and of keeping them in memory, in
-    /// microseconds.
+    /// Processor time of collecting samples and filters in flushes and compactions, by timing a
+    /// part of it, and of keeping them in memory, in microseconds.
     pub sketch_cpu_us: u64,
     /// Processor time of the merges, in microseconds.
     pub merge_cpu_us: u64,
@@ -192,11 +182,6 @@ pub struct DedupProperties {
 }
 
 impl DedupProperties {
-    /// Keys of the store, about; `of` is what it tells at the same time.
-    pub fn keys_about(&self, of: &crate::StoreProperties) -> u64 {
-        of.keys_about(self.total_keys, self.duplicate_keys)
-    }
-
     /// DUP_RATIO of the whole store: entries for each stale version; `None` where none is known.
     pub fn ratio(&self) -> Option<f64> {
         (self.duplicate_keys > 0).then(|| self.total_keys as f64 / self.duplicate_keys as f64)

@@ -1,35 +1,33 @@
-//! What a table is told to remember of its keys while RocksDB writes it: samples of them, and a filter of all where one is wanted.
+//! What a table is told to remember of its keys while RocksDB writes it: samples of them, and a
+//! filter of all where one is wanted.
 //!
-//! One collector sees each entry once, whatever it collects: that of [`SampleCollector`] in a plain store, that of
-//! [`crate::values::references`] where there is a value log, and before either that of [`crate::expired`]. What it leaves in the table depends on the entries alone, so that a table that
-//! a worker wrote can be counted again.
+//! [`crate::collectors`] says which collector a table gets.
 //!
-//! **Cost**: keys are hashed between all that RocksDB does for an entry, and the clock of a thread takes longer than a hash. So of
-//! [`TIMED_ONE_IN`] batches of [`ENTRIES_AT_A_TIME`] entries one is put aside and then sketched at one go, between two readings of the clock, whose own time does
-//! not count. Nor does the way to a collector: RocksDB's call for each entry. Where nothing but samples is wanted the shim hashes the keys of
-//! the other batches by the same function, which is taken to cost as much there, and only those that are sampled come.
+//! **Cost**: keys are hashed between all that RocksDB does for an entry, and the clock of a thread
+//! takes longer than a hash. So of [`TIMED_ONE_IN`] batches of [`ENTRIES_AT_A_TIME`] entries one is
+//! put aside and then sketched at one go, between two readings of the clock, whose own time does
+//! not count. Nor does the way to a collector: RocksDB's call for each entry. Where nothing but
+//! samples is wanted the shim hashes the keys of the other batches by the same function, which is
+//! taken to cost as much there, and only those that are sampled come.
 //!
-//! Bounds: a batch that is put aside is sketched early at [`MAX_HELD_BYTES`]; the memory for it is kept until the table ends.
+//! Bounds: a batch that is put aside is sketched early at [`MAX_HELD_BYTES`]; the memory for it is
+//! kept until the table ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ecotone_policy::duplicates::SAMPLED_ONE_IN;
-use ecotone_rocks_sys::properties::{
-    ENTRIES_AT_A_TIME, EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
-};
-use rust_rocksdb::Options;
+use ecotone_rocks_sys::properties::ENTRIES_AT_A_TIME;
 use twox_hash::XxHash3_64;
 
+use super::counts::{COUNTED, thread_cpu};
 use super::filters::{self, FilterName, KeyHashes, KeysOfTable, RecentHashes};
 use super::samples::{self, KeySampler, SampledValue};
-use super::{COUNTED, thread_cpu};
-use crate::expired::{self, ExpiryCollector};
-use crate::offload::Collects;
-use crate::values::references;
+use crate::table_format::Collects;
 
-// Beside so many keys two readings of the clock are little, and what the first of them wait for after the change of work.
+// Beside so many keys two readings of the clock are little, and what the first of them wait for
+// after the change of work.
 const _: () = assert!(ENTRIES_AT_A_TIME >= 1024);
 
 /// Of so many batches one is timed.
@@ -56,7 +54,8 @@ pub(crate) struct Sketching {
 }
 
 impl Sketching {
-    /// Processor time that was spent on sketches, to write them and to keep them, in microseconds; the former by timing a part of it.
+    /// Processor time that was spent on sketches, to write them and to keep them, in microseconds;
+    /// the former by timing a part of it.
     pub(crate) fn cpu_us(&self) -> u64 {
         self.cpu_ns.load(Ordering::Relaxed) / 1000
     }
@@ -153,7 +152,8 @@ impl KeySketch {
         Self { shared, sketched, is_timed: false, held: HeldKeys::default() }
     }
 
-    /// Before a batch of entries: which of their keys it need not be told of ([`TableCollector::begin`]).
+    /// Before a batch of entries: which of their keys it need not be told of
+    /// ([`TableCollector::begin`](ecotone_rocks_sys::properties::TableCollector::begin)).
     pub(crate) fn begin(&mut self) -> u64 {
         self.sketch_held();
         self.is_timed = self.shared.is_timed();
@@ -164,7 +164,8 @@ impl KeySketch {
         }
     }
 
-    /// An entry, in the order of the table; `None` for a deletion. Of a key with several versions the newest comes first.
+    /// An entry, in the order of the table; `None` for a deletion. Of a key with several versions
+    /// the newest comes first.
     #[inline]
     pub(crate) fn add(&mut self, key: &[u8], value: Option<SampledValue>, sequence: u64) {
         match self.is_timed {
@@ -193,7 +194,8 @@ impl KeySketch {
         }
     }
 
-    /// What is not done for the keys of other batches is not in the time: to put keys aside, and to give their memory back.
+    /// What is not done for the keys of other batches is not in the time: to put keys aside, and to
+    /// give their memory back.
     fn sketch_held(&mut self) {
         let Self { shared, sketched, held, .. } = self;
         if held.entries.is_empty() {
@@ -212,82 +214,21 @@ impl KeySketch {
     }
 }
 
-/// Adds the collectors of what the tables are to tell.
-pub(crate) fn add_collectors(options: &mut Options, collects: Collects, shared: &Arc<Sketching>) {
-    if collects.is_any() {
-        add_table_collector(options, Arc::new(Collectors { collects, shared: shared.clone() }));
-    }
-}
-
-/// The collector of one table, for whoever counts again what another one wrote; and the properties that the table may lack, since they
-/// only serve estimates.
-pub(crate) fn recounting(collects: Collects) -> (Box<dyn TableCollector>, [&'static str; 3]) {
-    let may_lack = [samples::PROPERTY, filters::PROPERTY, expired::PROPERTY];
-    (collector(collects, Sketching::new(0).into()), may_lack)
-}
-
-fn collector(collects: Collects, shared: Arc<Sketching>) -> Box<dyn TableCollector> {
-    let keys = || KeySketch::new(collects, shared);
-    let of_keys: Option<Box<dyn TableCollector>> = match collects {
-        Collects { references: true, .. } => Some(references::collector(keys())),
-        Collects { references: false, samples: false, filter_bits_per_key: 0, .. } => None,
-        _ => Some(Box::new(SampleCollector { keys: keys() })),
-    };
-    match of_keys {
-        Some(of_keys) if !collects.expiry => of_keys,
-        of_keys => Box::new(ExpiryCollector::before(of_keys)),
-    }
-}
-
-#[derive(Debug)]
-struct Collectors {
-    collects: Collects,
-    shared: Arc<Sketching>,
-}
-
-impl TableCollectorFactory for Collectors {
-    fn collector(&self, _context: TableContext) -> Option<Box<dyn TableCollector>> {
-        Some(collector(self.collects, self.shared.clone()))
-    }
-}
-
-/// The collector of a plain store.
-#[derive(Debug)]
-struct SampleCollector {
-    keys: KeySketch,
-}
-
-impl TableCollector for SampleCollector {
-    fn begin(&mut self) -> u64 {
-        self.keys.begin()
-    }
-
-    fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64, _file_bytes: u64) {
-        match kind {
-            EntryKind::Put => self.keys.add(key, Some(SampledValue::inline(value.len())), sequence),
-            EntryKind::Delete | EntryKind::SingleDelete => self.keys.add(key, None, sequence),
-            _ => (),
-        }
-    }
-
-    fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
-        self.keys.finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collectors::recounting;
     use ecotone_policy::dedup::filter::FilterView;
+    use ecotone_rocks_sys::properties::EntryKind;
 
     /// A sketch that is told of entries as RocksDB tells a collector.
-    struct Told {
+    struct CollectedSketch {
         sketch: KeySketch,
         left: u32,
         passes_over: u64,
     }
 
-    impl Told {
+    impl CollectedSketch {
         fn new(collects: Collects, shared: &Arc<Sketching>) -> Self {
             Self { sketch: KeySketch::new(collects, shared.clone()), left: 0, passes_over: 0 }
         }
@@ -309,14 +250,15 @@ mod tests {
         filter_bits_per_key: u8,
         shared: &Arc<Sketching>,
     ) -> Vec<(String, Vec<u8>)> {
-        let mut told = Told::new(Collects { samples: true, filter_bits_per_key, ..Collects::default() }, shared);
+        let mut collected =
+            CollectedSketch::new(Collects { samples: true, filter_bits_per_key, ..Collects::default() }, shared);
         for key in keys {
             for version in 0..2 {
                 let value = (key % 2 == 0).then_some(SampledValue::inline(key as usize));
-                told.add(format!("key{key:08}").as_bytes(), value, 7 - version);
+                collected.add(format!("key{key:08}").as_bytes(), value, 7 - version);
             }
         }
-        told.sketch.finish()
+        collected.sketch.finish()
     }
 
     #[test]
@@ -362,12 +304,12 @@ mod tests {
     fn the_time_of_the_timed_batches_stands_for_that_of_all() {
         let shared = Arc::new(Sketching::new(1 << 20));
         let began = thread_cpu();
-        let mut told = Told::new(Collects { samples: true, ..Collects::default() }, &shared);
+        let mut collected = CollectedSketch::new(Collects { samples: true, ..Collects::default() }, &shared);
         let key = [7; 1024];
         for _ in 0..ENTRIES_AT_A_TIME * TIMED_ONE_IN as u32 * 8 {
-            told.add(&key, Some(SampledValue::inline(1)), 1);
+            collected.add(&key, Some(SampledValue::inline(1)), 1);
         }
-        told.sketch.finish();
+        collected.sketch.finish();
         let all = thread_cpu() - began;
         let share = shared.cpu_us() as f64 / all.as_micros() as f64;
         // Nearly all of the time goes into hashing such keys.
@@ -376,7 +318,8 @@ mod tests {
 
     #[test]
     fn to_read_the_clock_counts_as_nothing() {
-        // The clock is read twice each time, and one of these readings would be counted; others may have kept the processor busy meanwhile.
+        // The clock is read twice each time, and one of these readings would be counted; others may
+        // have kept the processor busy meanwhile.
         let counts_little = |_| {
             let (shared, began) = (Sketching::new(0), thread_cpu());
             (0..10_000).for_each(|_| shared.timed(1, || ()));

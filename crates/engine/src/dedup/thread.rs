@@ -1,17 +1,20 @@
 //! The thread that looks at what compactions have written, and extends them where that is worth it.
 //!
-//! After each compaction the keys that it wrote are looked for in the levels that it did not reach, by what is known of the tables in
-//! memory; without a threshold they are only counted. Where there are some the range waits, and of all ranges that wait the merge is made that frees the
-//! most for what it costs ([`super::extension`]). Before each of them the tables are looked at anew, duplicates are counted in just the tables that it would
-//! take, and the forecast is asked.
+//! After each compaction the keys that it wrote are looked for in the levels that it did not reach,
+//! by what is known of the tables in memory; without a threshold they are only counted. Where there
+//! are some the range waits, and of all ranges that wait the merge is made that frees the most for
+//! what it costs ([`super::extension`]). Before each of them the tables are looked at anew,
+//! duplicates are counted in just the tables that it would take, and the forecast is asked.
 //!
 //! Invariants:
 //!
-//! - No merge begins that would end in a stall, takes room that there is not, or meets a running compaction, as far as that can be seen.
-//! - After a merge the thread rests, and longer each time that merges free less than was expected: a snapshot may hold old versions.
+//! - No merge begins that would end in a stall, takes room that there is not, or meets a running
+//!   compaction, as far as that can be seen.
+//! - After a merge the thread rests, and longer each time that merges free less than was expected:
+//!   a snapshot may hold old versions.
 //!
-//! Failure: what RocksDB refuses is tried again, [`MAX_CONFLICTS`] times in a row at most. What fails is logged, and merges wait as after one that
-//! freed nothing.
+//! Failure: what RocksDB refuses is tried again, [`MAX_CONFLICTS`] times in a row at most. What
+//! fails is logged, and merges wait as after one that freed nothing.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,42 +22,44 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ecotone_policy::dedup::back_off::BackOff;
+use ecotone_policy::dedup::candidates::{Allowance, Choice, CostedMerge};
 use ecotone_policy::dedup::decide::decide_triggered;
 use ecotone_policy::dedup::estimate::{
-    Estimate, Estimator, Filtered, Sampled, TableSketch, freed_at_bottom, hidden_within,
+    Estimate, Estimator, Filtered, Sampled, TableSketch, freed_at_bottom, shadowed_within,
 };
 use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, may_run};
-use ecotone_policy::dedup::plan::{Merge, Table, Tree, below};
-use ecotone_policy::dedup::slab::{Allowance, Choice, KeyRange, Priced};
+use ecotone_policy::dedup::plan::{KeyRange, Merge, Table, Tree, below};
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
-use ecotone_policy::duty::Duty;
-use ecotone_policy::units::{Bytes, Seconds, Time};
+use ecotone_types::Duty;
+use ecotone_types::units::{Bytes, Seconds, Time};
 use parking_lot::MutexGuard;
 use rust_rocksdb::event_listener::CompactionJobInfo;
 use rust_rocksdb::{DB, properties};
 
+use super::counts::{COUNTED, thread_cpu};
+use super::deferral::{Deferral, MergeFailure};
 use super::extension::Extension;
-use super::known::{KnownSamples, Sketches};
 use super::levels_compared::LevelsCompared;
-use super::merge::{self, Setback};
-use super::put_off::PutOff;
-use super::{COUNTED, DedupMode, Shared, thread_cpu};
+use super::sample_registry::{SampleRegistry, Sketches, sketch};
+use super::{DedupMode, DedupState};
+use crate::compaction::by_names;
+use crate::compaction::internal::InternalCompactions;
+use crate::compaction::jobs::{BackgroundState, CompactionPurpose, Totals};
 use crate::duties::ThreadDuties;
 use crate::family::DataFamily;
-use crate::limits::gate::Gate;
-use crate::listener::{BackgroundState, Totals};
-use crate::own_compactions::{OwnCompactions, Purpose};
 use crate::properties::stall_condition;
+use crate::space::admission::AdmissionControl;
 use crate::{Error, Result, StallCondition, StoreOptions};
 
-/// So often in a row RocksDB may refuse merges: 6 s in all. Then the keys of the last one, which it has most likely merged further, are given up.
+/// So often in a row RocksDB may refuse merges: 6 s in all. Then the keys of the last one, which it
+/// has most likely merged further, are given up.
 const MAX_CONFLICTS: u32 = 6;
 
 /// After the first time; twice as long after each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// What nobody tells of is looked at again after this time: L0, free space, another's turn.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// What nobody tells of is looked at again after this time: L0, free space, another's permit.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What the thread goes by.
 #[derive(Debug, Clone)]
@@ -87,18 +92,18 @@ impl Settings {
     }
 }
 
-/// What one table of a level takes with those that it meets in the level below: with less nothing could be merged. There are as many as
-/// levels differ in size, and one at each end.
+/// What one table of a level takes with those that it meets in the level below: with less nothing
+/// could be merged. There are as many as levels differ in size, and one at each end.
 fn min_merge_bytes(options: &StoreOptions) -> Bytes {
     let tables = u64::from(options.level_multiplier) + 2;
     Bytes(options.target_file_bytes.saturating_mul(tables))
 }
 
 /// The parts of a store that the thread works with.
-pub(crate) struct Parts {
-    pub(crate) known: Arc<KnownSamples>,
-    pub(crate) own: Arc<OwnCompactions>,
-    pub(crate) gate: Option<Arc<Gate>>,
+pub(crate) struct DedupComponents {
+    pub(crate) samples: Arc<SampleRegistry>,
+    pub(crate) internal: Arc<InternalCompactions>,
+    pub(crate) admission: Option<Arc<AdmissionControl>>,
     pub(crate) background: Arc<BackgroundState>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) duties: ThreadDuties,
@@ -106,8 +111,8 @@ pub(crate) struct Parts {
 
 pub(super) struct Thread {
     settings: Settings,
-    parts: Parts,
-    shared: Arc<Shared>,
+    components: DedupComponents,
+    shared: Arc<DedupState>,
     family: DataFamily,
     began: Instant,
     work: Work,
@@ -116,12 +121,12 @@ pub(super) struct Thread {
     merge_time: MergeTime,
     /// Until then the thread rests.
     rests_until: Instant,
-    /// Why merges have been put off since the last one.
-    put_off: Option<PutOff>,
+    /// Why merges have been deferred since the last one.
+    deferred: Option<Deferral>,
     /// Merges in a row that RocksDB has refused.
     conflicts: u32,
     /// Whether what was there before the store was opened has been looked at.
-    has_looked_at_all: bool,
+    has_scanned_all: bool,
 }
 
 /// What there is to merge.
@@ -145,15 +150,20 @@ struct Planned {
     span: Option<KeyRange>,
 }
 
-impl From<Priced> for Planned {
-    fn from(priced: Priced) -> Self {
-        let Priced { slab, expected } = priced;
-        Self { merge: slab.merge, expected, span: Some(slab.span) }
+impl From<CostedMerge> for Planned {
+    fn from(costed: CostedMerge) -> Self {
+        let CostedMerge { candidate, expected } = costed;
+        Self { merge: candidate.merge, expected, span: Some(candidate.span) }
     }
 }
 
 impl Thread {
-    pub(super) fn new(settings: Settings, parts: Parts, shared: Arc<Shared>, family: DataFamily) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        components: DedupComponents,
+        shared: Arc<DedupState>,
+        family: DataFamily,
+    ) -> Self {
         let now = Instant::now();
         let work = match (settings.mode, settings.threshold) {
             (DedupMode::Triggered { interval }, _) => Work::Levels(LevelsCompared::new(interval)),
@@ -163,7 +173,7 @@ impl Thread {
         Self {
             back_off: BackOff::new(&settings.parameters),
             settings,
-            parts,
+            components,
             shared,
             family,
             began: now,
@@ -171,9 +181,9 @@ impl Thread {
             flushes: FlushRate::new(),
             merge_time: MergeTime::default(),
             rests_until: now,
-            put_off: None,
+            deferred: None,
             conflicts: 0,
-            has_looked_at_all: false,
+            has_scanned_all: false,
         }
     }
 
@@ -181,7 +191,8 @@ impl Thread {
         let mut wait = Some(Duration::ZERO);
         let mut not_before = Instant::now();
         while let Some(finished) = self.shared.queue.wait(wait, not_before) {
-            // The store ends this thread before it closes the database, so the family is good while this is.
+            // The store ends this thread before it closes the database, so the family is good while
+            // this is.
             let Some(db) = db.upgrade() else { return };
             if !finished.is_empty() {
                 not_before = Instant::now() + Duration::from_secs_f64(self.settings.parameters.check_interval.0);
@@ -189,45 +200,53 @@ impl Thread {
             wait = self.round(&db, finished).unwrap_or_else(|error| {
                 tracing::warn!(%error, "duplicates could not be looked at; trying again");
                 not_before = Instant::now();
-                Some(LOOK_AGAIN)
+                Some(RETRY_AFTER)
             });
         }
     }
 
-    /// Looks at what has ended, and makes at most one merge. Returns how long to wait for a reason to go on.
+    /// Looks at what has ended, and makes at most one merge. Returns how long to wait for a reason
+    /// to go on.
     fn round(&mut self, db: &DB, finished: VecDeque<Vec<u64>>) -> Result<Option<Duration>> {
         self.observe_flushes();
         self.metered(|thread| thread.check(db, finished))?;
-        if !self.has_looked_at_all {
-            self.metered(|thread| thread.look_at_all(db))?;
-            self.has_looked_at_all = true;
+        if !self.has_scanned_all {
+            self.metered(|thread| thread.scan_all(db))?;
+            self.has_scanned_all = true;
         }
-        let own = self.parts.own.clone();
+        let internal = self.components.internal.clone();
         match self.must_wait() {
             Some(Duration::ZERO) => (),
             Some(wait) => return Ok(Some(self.until_check().map_or(wait, |check| check.min(wait)))),
             None => {
-                self.put_off = None;
+                self.deferred = None;
                 self.shared.counts.is_busy.store(false, Relaxed);
                 return Ok(self.until_check());
             }
         }
-        // Tables are chosen by who has the turn.
-        let Some(turn) = own.turn(LOOK_AGAIN) else { return Ok(Some(Duration::ZERO)) };
+        // Tables are chosen by who holds the permit.
+        let Some(permit) = internal.permit(RETRY_AFTER) else { return Ok(Some(Duration::ZERO)) };
         match self.metered(|thread| thread.next(db))? {
             Next::Wait(wait) => Ok(wait),
             Next::Merge(planned) => {
                 let began = Instant::now();
-                let outcome =
-                    merge::run(db, self.family, &turn, Purpose::Dedup, &planned.merge, self.settings.target_file_bytes);
+                let outcome = by_names::run(
+                    db,
+                    self.family,
+                    &permit,
+                    CompactionPurpose::Dedup,
+                    &planned.merge,
+                    self.settings.target_file_bytes,
+                );
                 let took = began.elapsed();
-                let took_here = (!turn.was_remote()).then(|| took.saturating_sub(turn.was_away()));
-                drop(turn);
+                let took_here = (!permit.was_remote()).then(|| took.saturating_sub(permit.was_away()));
+                drop(permit);
                 match outcome {
                     Ok(Some(told)) => self.merged(&planned, told.info(), took_here, took),
-                    // RocksDB tells nothing only of tables that it moves, which it was not allowed to.
+                    // RocksDB tells nothing only of tables that it moves, which it was not allowed
+                    // to.
                     Ok(None) => self.give_up(&planned),
-                    Err(error) => self.setback(&planned, &error),
+                    Err(error) => self.failure(&planned, &error),
                 }
                 Ok(Some(Duration::ZERO))
             }
@@ -236,7 +255,7 @@ impl Thread {
 
     /// Counts what `act` takes of the processor.
     fn metered<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
-        let duties = self.parts.duties.clone();
+        let duties = self.components.duties.clone();
         let _duty = duties.enter(Duty::Dedup);
         let (began, counted) = (thread_cpu(), COUNTED.get());
         let outcome = act(self);
@@ -251,11 +270,12 @@ impl Thread {
     }
 
     fn observe_flushes(&mut self) {
-        self.flushes.observe(self.now(), self.parts.totals.flushes.load(Relaxed));
+        self.flushes.observe(self.now(), self.components.totals.flushes.load(Relaxed));
     }
 
-    /// Whether forecast, rests and back-off hold merges back. Not those of levels compared: the paper's baseline starts what it has decided
-    /// whatever else goes on, in merges of `max_merge_bytes` for which there is room. Only after one that failed it pauses as well.
+    /// Whether forecast, rests and back-off hold merges back. Not those of levels compared: the
+    /// paper's baseline starts what it has decided whatever else goes on, in merges of
+    /// `max_merge_bytes` for which there is room. Only after one that failed it pauses as well.
     fn is_limited(&self) -> bool {
         !matches!(self.work, Work::Levels(_))
     }
@@ -268,7 +288,8 @@ impl Thread {
         }
     }
 
-    /// How long no merge can begin, as far as that is known already; checks go on. `None` where nothing waits.
+    /// How long no merge can begin, as far as that is known already; checks go on. `None` where
+    /// nothing waits.
     fn must_wait(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let soonest = match &self.work {
@@ -281,15 +302,16 @@ impl Thread {
         // A store that backs off has nothing that would soon be done.
         self.shared.counts.is_busy.store(pause.is_zero(), Relaxed);
         if !pause.is_zero() {
-            self.count_put_off(PutOff::BackedOff);
+            self.count_deferral(Deferral::BackedOff);
         }
         Some(soonest.max(self.rests_until).saturating_duration_since(now).max(pause))
     }
 
-    /// What was found before the store was closed may still be there. It counts as a check if it is. Nobody else looks at the tables of a store
-    /// without value log, and some tell what is known without looking.
-    fn look_at_all(&mut self, db: &DB) -> Result<()> {
-        let (tables, known) = look(&self.parts.known, db, &self.family)?;
+    /// What was found before the store was closed may still be there. It counts as a check if it
+    /// is. Nobody else looks at the tables of a store without value log, and some tell what is
+    /// known without looking.
+    fn scan_all(&mut self, db: &DB) -> Result<()> {
+        let (tables, known) = look(&self.components.samples, db, &self.family)?;
         let Work::Extensions(extension) = &mut self.work else { return Ok(()) };
         let sketches: Vec<_> = tables.iter().map(|table| sketch(&known, table)).collect();
         let estimate = freed_at_bottom(&sketches, known.duplicates().one_in());
@@ -307,7 +329,7 @@ impl Thread {
         if finished.is_empty() {
             return Ok(());
         }
-        let samples = self.parts.known.clone();
+        let samples = self.components.samples.clone();
         match look(&samples, db, &self.family) {
             Ok((tables, known)) => {
                 let tree = Tree::new(&tables);
@@ -365,7 +387,7 @@ impl Thread {
 
     /// Compares each level with the next.
     fn check_levels(&mut self, db: &DB) -> Result<()> {
-        let (tables, known) = look(&self.parts.known, db, &self.family)?;
+        let (tables, known) = look(&self.components.samples, db, &self.family)?;
         self.shared.counts.checks.fetch_add(1, Relaxed);
         let Some(threshold) = self.settings.threshold else {
             // It only counts, until the next time.
@@ -388,8 +410,8 @@ impl Thread {
 
     /// What there is to merge, and whether it may begin.
     fn next(&mut self, db: &DB) -> Result<Next> {
-        if self.parts.background.error().is_some() {
-            return Ok(Next::Wait(Some(LOOK_AGAIN)));
+        if self.components.background.error().is_some() {
+            return Ok(Next::Wait(Some(RETRY_AFTER)));
         }
         let pressure = self.pressure(db)?;
         let parameters = self.settings.parameters.clone();
@@ -399,12 +421,13 @@ impl Thread {
         if is_limited && let Err(why) = may_run(&pressure, input, Seconds::ZERO, &parameters) {
             return Ok(self.forbidden(why));
         }
-        let samples = self.parts.known.clone();
+        let samples = self.components.samples.clone();
         let time = input.filter(|_| is_limited);
         let time = time.and_then(|input| self.merge_time.max_bytes(&pressure, input, &parameters));
         // Where room is short, what fits is merged: it frees some.
-        let allowance = Allowance { room: self.room(), time: time.unwrap_or(Bytes(u64::MAX)) };
-        // Of one moment: a table of which nothing is known any more would make its range look worthless.
+        let allowance = Allowance { free_space: self.free_space(), time: time.unwrap_or(Bytes(u64::MAX)) };
+        // Of one moment: a table of which nothing is known any more would make its range look
+        // worthless.
         let (tables, known) = look(&samples, db, &self.family)?;
         let choice = match &mut self.work {
             Work::None => Choice::Nothing,
@@ -412,7 +435,7 @@ impl Thread {
             Work::Levels(levels) => levels.next(&tables, parameters.max_merge_bytes, allowance).map(|merge| {
                 let inputs = tables.iter().filter(|table| merge.inputs.contains(&table.number));
                 let inputs: Vec<_> = inputs.map(|table| sketch(&known, table)).collect();
-                let expected = hidden_within(&inputs, known.duplicates().one_in());
+                let expected = shadowed_within(&inputs, known.duplicates().one_in());
                 Planned { merge, expected, span: None }
             }),
         };
@@ -424,11 +447,11 @@ impl Thread {
         match choice {
             // The next round finds out that nothing waits, or how long.
             Choice::Nothing => {
-                self.put_off = None;
+                self.deferred = None;
                 Ok(Next::Wait(Some(Duration::ZERO)))
             }
-            Choice::Busy => Ok(self.put_off(PutOff::TablesBusy, self.until_retry())),
-            Choice::NoRoom => Ok(self.put_off(PutOff::NoRoom, LOOK_AGAIN)),
+            Choice::Busy => Ok(self.deferred(Deferral::TablesBusy, self.until_retry())),
+            Choice::NoSpace => Ok(self.deferred(Deferral::NoSpace, RETRY_AFTER)),
             Choice::NoTime => {
                 if let Some(input) = input {
                     self.merge_time.forbids(self.now(), &pressure, input, &parameters);
@@ -447,35 +470,37 @@ impl Thread {
 
     /// How long until merges whose tables are all being compacted are tried again.
     fn until_retry(&self) -> Duration {
-        let Work::Levels(levels) = &self.work else { return LOOK_AGAIN };
-        levels.soonest().map_or(LOOK_AGAIN, |soonest| soonest.saturating_duration_since(Instant::now()).min(LOOK_AGAIN))
+        let Work::Levels(levels) = &self.work else { return RETRY_AFTER };
+        levels
+            .soonest()
+            .map_or(RETRY_AFTER, |soonest| soonest.saturating_duration_since(Instant::now()).min(RETRY_AFTER))
     }
 
     fn forbidden(&mut self, why: Forbidden) -> Next {
         match why {
             // Until flushes have been counted for a second nothing can be foretold.
-            Forbidden::RateUnknown => Next::Wait(Some(LOOK_AGAIN)),
-            _ => self.put_off(PutOff::Forbidden(why), LOOK_AGAIN),
+            Forbidden::RateUnknown => Next::Wait(Some(RETRY_AFTER)),
+            _ => self.deferred(Deferral::Forbidden(why), RETRY_AFTER),
         }
     }
 
-    fn put_off(&mut self, why: PutOff, wait: Duration) -> Next {
-        self.count_put_off(why);
+    fn deferred(&mut self, why: Deferral, wait: Duration) -> Next {
+        self.count_deferral(why);
         Next::Wait(Some(wait))
     }
 
     /// Once for as long as the reason is the same and nothing is merged.
-    fn count_put_off(&mut self, why: PutOff) {
-        if self.put_off.replace(why) != Some(why) {
-            self.shared.counts.put_off(why);
+    fn count_deferral(&mut self, why: Deferral) {
+        if self.deferred.replace(why) != Some(why) {
+            self.shared.counts.deferred(why);
         }
     }
 
     /// For a merge, beside what it replaces.
-    fn room(&self) -> Bytes {
-        let Some(gate) = &self.parts.gate else { return Bytes(u64::MAX) };
-        gate.look_again();
-        Bytes(if gate.room().writes_refused { 0 } else { gate.for_relocation() })
+    fn free_space(&self) -> Bytes {
+        let Some(admission) = &self.components.admission else { return Bytes(u64::MAX) };
+        admission.probe();
+        Bytes(if admission.free_space().writes_refused { 0 } else { admission.for_gc() })
     }
 
     fn pressure(&self, db: &DB) -> Result<Pressure> {
@@ -508,11 +533,11 @@ impl Thread {
         if let Some(took_here) = took_here {
             self.merge_time.learn(merge.bytes, Seconds(took_here.as_secs_f64()));
         }
-        let is_tight = self.parts.gate.as_ref().is_some_and(|gate| gate.is_tight());
-        if !is_tight && self.is_limited() {
+        let is_space_low = self.components.admission.as_ref().is_some_and(|admission| admission.is_space_low());
+        if !is_space_low && self.is_limited() {
             self.rests_until = Instant::now() + took.mul_f64(self.settings.parameters.rest_share);
         }
-        (self.conflicts, self.put_off) = (0, None);
+        (self.conflicts, self.deferred) = (0, None);
         if let Work::Levels(levels) = &mut self.work {
             levels.merged(&merge.inputs);
         } else if self.back_off.observe(self.now(), &planned.expected, found) {
@@ -530,9 +555,9 @@ impl Thread {
         }
     }
 
-    fn setback(&mut self, planned: &Planned, error: &rust_rocksdb::Error) {
-        match Setback::of(error) {
-            Setback::Conflict => {
+    fn failure(&mut self, planned: &Planned, error: &rust_rocksdb::Error) {
+        match MergeFailure::of(error) {
+            MergeFailure::Conflict => {
                 tracing::debug!(%error, "a merge met another compaction");
                 self.shared.counts.merges_aborted.fetch_add(1, Relaxed);
                 if let Work::Levels(levels) = &mut self.work {
@@ -544,13 +569,13 @@ impl Thread {
                     self.give_up(planned);
                 }
             }
-            Setback::NoRoom => {
-                self.count_put_off(PutOff::NoRoom);
-                self.rests_until = Instant::now() + LOOK_AGAIN;
+            MergeFailure::NoSpace => {
+                self.count_deferral(Deferral::NoSpace);
+                self.rests_until = Instant::now() + RETRY_AFTER;
             }
             // Whoever closes the store has told this thread to end, or is about to.
-            Setback::Closing => self.rests_until = Instant::now() + LOOK_AGAIN,
-            Setback::Failure => {
+            MergeFailure::Closing => self.rests_until = Instant::now() + RETRY_AFTER,
+            MergeFailure::Failure => {
                 tracing::warn!(%error, "a merge of duplicates failed; the next one waits");
                 self.back_off.failed(self.now());
                 self.give_up(planned);
@@ -560,17 +585,7 @@ impl Thread {
 }
 
 /// The tables that there are, and what is known of them.
-fn look<'k>(known: &'k KnownSamples, db: &DB, family: &DataFamily) -> Result<(Vec<Table>, MutexGuard<'k, Sketches>)> {
+fn look<'k>(known: &'k SampleRegistry, db: &DB, family: &DataFamily) -> Result<(Vec<Table>, MutexGuard<'k, Sketches>)> {
     let (tables, known) = known.look(db, family)?;
-    Ok((tables.iter().map(merge::table).collect(), known))
-}
-
-/// What a table tells of its keys.
-pub(super) fn sketch<'a>(known: &'a Sketches, table: &'a Table) -> TableSketch<'a> {
-    let sketch = table.sketch(known.duplicates().samples(table.number).unwrap_or_default());
-    if table.entries == 0 && !known.is_sampled(table.number) {
-        // RocksDB has not looked at it since the store was opened. It has no more entries than bytes: so it counts as unknown, and not as small.
-        return TableSketch { entries: table.bytes.0, ..sketch };
-    }
-    sketch
+    Ok((tables.iter().map(by_names::table).collect(), known))
 }

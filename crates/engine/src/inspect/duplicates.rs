@@ -1,14 +1,17 @@
-//! How many versions of keys are replaced by newer ones in other tables: counted by reading every table, or estimated from the samples of
-//! keys that tables carry, whoever has the store open.
+//! How many versions of keys are replaced by newer ones in other tables: counted by reading every
+//! table, or estimated from the samples of keys that tables carry, whoever has the store open.
 //!
-//! A version is hidden where a newer version of its key, or the newer deletion of a range with its key, is in another table. What a
-//! snapshot still needs is counted as well: it cannot be freed, but newer it is not. Keys are told apart by 64 bits of their hash.
+//! A version is shadowed where a newer version of its key, or the newer deletion of a range with
+//! its key, is in another table. What a snapshot still needs is counted as well: it cannot be
+//! freed, but newer it is not. Keys are told apart by 64 bits of their hash.
 //!
-//! Memory: at most [`MAX_VERSIONS`] versions of 24 bytes at a time; where there are more, the tables are read several times, each time for
-//! the keys of other hashes. All deletions of ranges are kept, and compared with each entry.
+//! Memory: at most [`MAX_VERSIONS`] versions of 24 bytes at a time; where there are more, the
+//! tables are read several times, each time for the keys of other hashes. All deletions of ranges
+//! are kept, and compared with each entry.
 //!
-//! Failure modes: a damaged table is an error, and so is one that another process has removed. Tables that a compaction replaces meanwhile
-//! stay until they are read, so the count is of one moment. Memtables are not looked at.
+//! Failure modes: a damaged table is an error, and so is one that another process has removed.
+//! Tables that a compaction replaces meanwhile stay until they are read, so the count is of one
+//! moment. Memtables are not looked at.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -28,13 +31,16 @@ use crate::directory_lock::unless_in_use;
 use crate::header::{Header, Kind};
 use crate::{DATA_FAMILY, Error, Result, Store, TableMetadata};
 
-/// Versions that are in memory at a time: 192 MiB. What `bench` holds is within, so that its tables are read once.
+/// Versions that are in memory at a time: 192 MiB. What `bench` holds is within, so that its tables
+/// are read once.
 const MAX_VERSIONS: usize = 1 << 23;
 
-/// Samples that are in memory at a time, of all tables together: 96 MiB. Beyond, every second one is left out, again and again.
+/// Samples that are in memory at a time, of all tables together: 96 MiB. Beyond, every second one
+/// is left out, again and again.
 const MAX_SAMPLES: usize = 1 << 22;
 
-/// No finer classes of hashes are made: keys that are still together have been chosen to be, and are kept in memory as they are.
+/// No finer classes of hashes are made: keys that are still together have been chosen to be, and
+/// are kept in memory as they are.
 const MAX_CLASSES: u64 = 1 << 20;
 
 /// What one level holds.
@@ -42,10 +48,10 @@ const MAX_CLASSES: u64 = 1 << 20;
 pub struct CountedLevel {
     /// Entries, deletions included.
     pub entries: u64,
-    /// Versions, deletions of single keys included, that a newer one in another table hides.
-    pub hidden_keys: u64,
-    /// What their values take: in tables, or in the value log where values are kept apart.
-    pub hidden_bytes: u64,
+    /// Versions, deletions of single keys included, that a newer one in another table shadows.
+    pub shadowed_keys: u64,
+    /// What their values take: in tables, or in the value log where values are separated.
+    pub shadowed_bytes: u64,
 }
 
 /// What all tables of one moment hold.
@@ -53,9 +59,10 @@ pub struct CountedLevel {
 pub struct DuplicateCensus {
     /// The levels, L0 first, down to the last that has tables.
     pub levels: Vec<CountedLevel>,
-    /// Of an estimate: one standard deviation of the hidden keys by themselves; `None` where none was sampled, and of a count.
+    /// Of an estimate: one standard deviation of the shadowed keys by themselves; `None` where none
+    /// was sampled, and of a count.
     pub relative_error: Option<f64>,
-    /// Of an estimate: tables without samples; what hides in them is not in it.
+    /// Of an estimate: tables without samples; what shadows in them is not in it.
     pub unsampled_tables: u64,
 }
 
@@ -67,15 +74,16 @@ impl DuplicateCensus {
 
     /// Hidden versions of all tables: DUP_KEYS of the whole store.
     pub fn duplicate_keys(&self) -> u64 {
-        self.levels.iter().map(|level| level.hidden_keys).sum()
+        self.levels.iter().map(|level| level.shadowed_keys).sum()
     }
 
-    /// What hidden versions take.
-    pub fn hidden_bytes(&self) -> u64 {
-        self.levels.iter().map(|level| level.hidden_bytes).sum()
+    /// What shadowed versions take.
+    pub fn shadowed_bytes(&self) -> u64 {
+        self.levels.iter().map(|level| level.shadowed_bytes).sum()
     }
 
-    /// DUP_RATIO of the whole store: entries for each hidden version; `None` where nothing is hidden.
+    /// DUP_RATIO of the whole store: entries for each shadowed version; `None` where nothing is
+    /// shadowed.
     pub fn ratio(&self) -> Option<f64> {
         let duplicates = self.duplicate_keys();
         (duplicates > 0).then(|| self.total_keys() as f64 / duplicates as f64)
@@ -83,19 +91,20 @@ impl DuplicateCensus {
 }
 
 impl Store {
-    /// Counts what newer versions hide, by reading all tables whole: minutes where they are large. Beside
-    /// [`pause_compactions`](Self::pause_compactions) it tells what the tables hold that are there now.
+    /// Counts what newer versions shadow, by reading all tables whole: minutes where they are
+    /// large. Beside [`pause_compactions`](Self::pause_compactions) it tells what the tables hold
+    /// that are there now.
     ///
     /// # Errors
     ///
-    /// What a table says that is damaged or cannot be read. [`Error::InUse`] where this store is open read-only, and somebody else writes it,
-    /// who may have removed what is missing.
+    /// What a table says that is damaged or cannot be read. [`Error::InUse`] where this store is
+    /// open read-only, and somebody else writes it, who may have removed what is missing.
     pub fn count_duplicates(&self) -> Result<DuplicateCensus> {
         self.count_duplicates_within(MAX_VERSIONS)
     }
 
-    /// Estimates the same from samples, without reading entries; `None` where no table carries any. Asks every table for its properties: for
-    /// the scale of minutes, not of requests.
+    /// Estimates the same from samples, without reading entries; `None` where no table carries any.
+    /// Asks every table for its properties: for the scale of minutes, not of requests.
     pub(super) fn estimate_duplicates(&self) -> Result<Option<DuplicateCensus>> {
         let tables = self.tables_of_data()?;
         let properties = collected_properties(&self.db, &self.family, samples::PROPERTY)
@@ -132,18 +141,18 @@ impl Store {
             census.levels[table.level as usize].entries += entries;
         }
         let mut duplicates = 0;
-        tally(&mut versions, |hidden| {
+        tally(&mut versions, |shadowed| {
             duplicates += 1;
-            let level = &mut census.levels[tables[hidden.table as usize].level as usize];
-            level.hidden_keys += one_in;
-            level.hidden_bytes += u64::from(hidden.bytes) * one_in;
+            let level = &mut census.levels[tables[shadowed.table as usize].level as usize];
+            level.shadowed_keys += one_in;
+            level.shadowed_bytes += u64::from(shadowed.bytes) * one_in;
         });
         census.relative_error = (duplicates > 0).then(|| ((1.0 - 1.0 / one_in as f64) / f64::from(duplicates)).sqrt());
         Ok(Some(census))
     }
 
     fn count_duplicates_within(&self, max_versions: usize) -> Result<DuplicateCensus> {
-        if self.gate.is_none() {
+        if self.admission.is_none() {
             return count(&self.tables_of_data()?, max_versions)
                 .map_err(|error| unless_in_use(self.directory(), error));
         }
@@ -162,7 +171,7 @@ impl Store {
     }
 }
 
-/// Marks what stands for the deletion of a range: it hides, and is no entry of its own.
+/// Marks what stands for the deletion of a range: it shadows, and is no entry of its own.
 const RANGE: u32 = 1 << 31;
 
 /// One version of a key in one table.
@@ -185,7 +194,7 @@ struct DeletedRange {
 }
 
 impl DeletedRange {
-    fn hides(&self, key: &[u8], sequence: u64, table: u32) -> bool {
+    fn shadows(&self, key: &[u8], sequence: u64, table: u32) -> bool {
         self.sequence > sequence && self.table != table && (&*self.begin..&*self.end).contains(&key)
     }
 }
@@ -256,8 +265,9 @@ impl Pass {
             }
         }
         self.versions.push(Version { hash, sequence, bytes, table: self.table });
-        // As if the newest of them stood there for this key: it hides what is older, and the table is another one.
-        let hiding = self.deleted.iter().filter(|range| range.hides(key, sequence, self.table));
+        // As if the newest of them stood there for this key: it shadows what is older, and the
+        // table is another one.
+        let hiding = self.deleted.iter().filter(|range| range.shadows(key, sequence, self.table));
         if let Some(newest) = hiding.max_by_key(|range| range.sequence) {
             self.versions.push(Version { hash, sequence: newest.sequence, bytes: 0, table: RANGE | newest.table });
         }
@@ -320,25 +330,26 @@ fn count(tables: &[TableMetadata], max_versions: usize) -> Result<DuplicateCensu
                 census.levels[table.level as usize].entries += entries;
             }
             if !pass.found_deleted.is_empty() {
-                // Only now it is known what they hide.
+                // Only now it is known what they shadow.
                 *known = Arc::new(pass.found_deleted);
                 classes.push(class);
                 continue;
             }
         }
         classes.append(&mut pass.left);
-        tally(&mut pass.versions, |hidden| {
-            let level = &mut census.levels[tables[hidden.table as usize].level as usize];
-            level.hidden_keys += 1;
-            level.hidden_bytes += u64::from(hidden.bytes);
+        tally(&mut pass.versions, |shadowed| {
+            let level = &mut census.levels[tables[shadowed.table as usize].level as usize];
+            level.shadowed_keys += 1;
+            level.shadowed_bytes += u64::from(shadowed.bytes);
         });
     }
     Ok(census)
 }
 
-/// Calls `hidden` for each version that a newer one of its key in another table hides.
-fn tally(versions: &mut [Version], mut hidden: impl FnMut(&Version)) {
-    // Where RocksDB has forgotten a sequence number nothing older is left below, so that the upper table has the newer.
+/// Calls `hidden` for each version that a newer one of its key in another table shadows.
+fn tally(versions: &mut [Version], mut shadowed: impl FnMut(&Version)) {
+    // Where RocksDB has forgotten a sequence number nothing older is left below, so that the upper
+    // table has the newer.
     versions.sort_unstable_by_key(|version| (version.hash, Reverse(version.sequence), version.table & !RANGE));
     for of_key in versions.chunk_by(|one, other| one.hash == other.hash) {
         let newest = of_key[0].table & !RANGE;
@@ -346,7 +357,7 @@ fn tally(versions: &mut [Version], mut hidden: impl FnMut(&Version)) {
         for version in of_key {
             is_elsewhere |= version.table & !RANGE != newest;
             if is_elsewhere && version.table & RANGE == 0 {
-                hidden(version);
+                shadowed(version);
             }
         }
     }

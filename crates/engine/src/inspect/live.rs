@@ -1,34 +1,36 @@
 //! A check of a store by the process that has it open for writing.
 //!
-//! What is checked is a checkpoint: the store as it was at one moment, whose files are those of the store by a second name. So it is checked
-//! as a closed store is, and nothing that is written or removed meanwhile can be taken for damage. It lies in the store's folder until
-//! the check ends, or until the store is opened again after a kill; as long it keeps tables and segments from being freed.
+//! What is checked is a checkpoint: the store as it was at one moment, whose files are those of the
+//! store by a second name. So it is checked as a closed store is, and nothing that is written or
+//! removed meanwhile can be taken for damage. It lies in the store's folder until the check ends,
+//! or until the store is opened again after a kill; as long it keeps tables and segments from being
+//! freed.
 //!
-//! Invariants: one check at a time. Failure: a check that cannot have a checkpoint, as on a full disk, finds nothing and says why.
+//! Invariants: one check at a time. Failure: a check that cannot have a checkpoint, as on a full
+//! disk, finds nothing and says why.
 
-use std::fs;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::verify::{Checking, Finding, VerifyReport, verify_until};
+use super::findings::{Checking, Finding, VerifyReport};
+use super::verify::verify_until;
+use crate::layout::{CHECKED_DIRECTORY, remove_checked_copy};
 use crate::{Error, Result, Store};
 
-/// Where the checkpoint lies, in the store's folder. What it takes beside the store's own files is not counted.
-pub(crate) const CHECKED_DIRECTORY: &str = "checked";
-
 impl Store {
-    /// Checks the store as it is now, while it is read and written. `progress` is called now and then, and ends the check where it
-    /// breaks: `None` then. Flushes, and begins another segment.
+    /// Checks the store as it is now, while it is read and written. `progress` is called now and
+    /// then, and ends the check where it breaks: `None` then. Flushes, and begins another segment.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while another check runs; [`Error::DiskFull`] where there is no room for a flush; what keeps the checkpoint from being made, or read.
+    /// [`Error::Busy`] while another check runs; [`Error::DiskFull`] where there is no room for a
+    /// flush; what keeps the checkpoint from being made, or read.
     pub fn verify_now(&self, progress: impl FnMut(Checking) -> ControlFlow<()>) -> Result<Option<VerifyReport>> {
         let Some(_one) = self.checks.try_lock() else {
             return Err(Error::Busy { detail: "the store is being checked already".into() });
         };
         // A flush that met the end of the disk would stop all writes.
-        if self.room().is_some_and(|room| room.spare_bytes() < 0) {
+        if self.free_space().is_some_and(|free_space| free_space.spare_bytes() < 0) {
             let detail = "a check begins with a flush, for which there is no room".into();
             return Err(Error::DiskFull { detail });
         }
@@ -52,21 +54,6 @@ struct Checked(PathBuf);
 
 impl Drop for Checked {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!(folder = ?self.0, %error, "what was checked could not be removed; the next start does");
-        }
-    }
-}
-
-/// Removes what a process left behind that was killed during a check.
-pub(crate) fn remove_left(directory: &Path) {
-    // RocksDB makes a checkpoint under this name first.
-    for name in [CHECKED_DIRECTORY.to_owned(), format!("{CHECKED_DIRECTORY}.tmp")] {
-        let path = directory.join(name);
-        if path.is_dir() {
-            drop(Checked(path));
-        }
+        remove_checked_copy(&self.0);
     }
 }

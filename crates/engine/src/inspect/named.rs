@@ -1,10 +1,13 @@
-//! What the tables of a store name in its value log, by their entries: all versions that are in them, those that newer ones hide as well.
+//! What the tables of a store name in its value log, by their entries: all versions that are in
+//! them, those that newer ones shadow as well.
 //!
-//! Segments are removed by what tables say of themselves (see [`crate::values::removal`]). So a table that says less than its entries
-//! name gives values away, and one that says more keeps garbage. And as a segment stays while a live table names it, every pointer in a
-//! live table leads into a segment, also where nobody can read that version any more.
+//! Segments are removed by what tables say of themselves (see [`crate::gc::removal`]). So a table
+//! that says less than its entries name gives values away, and one that says more keeps garbage.
+//! And as a segment stays while a live table refers to it, every pointer in a live table leads into
+//! a segment, also where nobody can read that version any more.
 //!
-//! A table that says nothing may name anything, which keeps all segments: that is no fault of its own, and `ecotone space` lists it.
+//! A table that says nothing may name anything, which keeps all segments: that is no fault of its
+//! own, and `ecotone space` lists it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -13,23 +16,23 @@ use std::sync::Arc;
 use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
 use ecotone_rocks_sys::tables::collected_properties;
 use ecotone_rocks_sys::verify::{ExpectedTable, VerifyError, verify_and_recount_table};
+use ecotone_valuelog::ValueLog;
+use ecotone_valuelog::pointer::{Pointer, SegmentMap, SegmentNumber};
+use ecotone_valuelog::segment::file_name;
+use ecotone_valuelog::segment_header::SEGMENT_HEADER_BYTES;
 use parking_lot::Mutex;
 
-use super::verify::{FindingKind, VerifyReport};
+use super::findings::{FindingKind, VerifyReport};
 use crate::error::Printable;
+use crate::gc::references::{PROPERTY, decode};
 use crate::header::{Header, Kind};
 use crate::identity;
-use crate::values::ValueLog;
-use crate::values::pointer::{Pointer, SegmentMap, SegmentNumber};
-use crate::values::references::{PROPERTY, decode};
-use crate::values::segment::file_name;
-use crate::values::segment_header::SEGMENT_HEADER_BYTES;
 use crate::{Error, Result, Store};
 
 /// Segments, and tables, that one finding lists; it counts the others.
 const MAX_LISTED: usize = 3;
 
-/// What all tables name, as far as they have been checked.
+/// What all tables refer to, as far as they have been checked.
 pub(super) struct Named {
     lengths: Arc<SegmentMap<u64>>,
     /// What each table says of itself, by its number; none for one that says nothing.
@@ -42,7 +45,7 @@ pub(super) struct Named {
 #[derive(Default)]
 struct NamedSegment {
     bytes: u64,
-    /// The first tables that name it, and how many others do.
+    /// The first tables that refer to it, and how many others do.
     tables: Vec<String>,
     other_tables: usize,
 }
@@ -50,7 +53,8 @@ struct NamedSegment {
 impl Named {
     /// Nothing yet of the tables of `store`, whose value log is `log`.
     pub(super) fn begin(store: &Store, log: &ValueLog) -> Result<Self> {
-        // Somebody may have appended to it since it was listed, and only then written the tables that were found.
+        // Somebody may have appended to it since it was listed, and only then written the tables
+        // that were found.
         let length = |path: &Path, listed: u64| path.metadata().map_or(listed, |metadata| metadata.len().max(listed));
         let segments = log.segments().into_iter();
         let lengths = segments.map(|segment| (segment.number(), length(segment.path(), segment.bytes()))).collect();
@@ -67,12 +71,13 @@ impl Named {
         })
     }
 
-    /// Whether a table names the segment.
+    /// Whether a table refers to the segment.
     pub(super) fn has(&self, segment: SegmentNumber) -> bool {
         self.segments.contains_key(&segment)
     }
 
-    /// Checks the table at `path` as [`ecotone_rocks_sys::verify::verify_table`] does, and what it names, in one reading.
+    /// Checks the table at `path` as [`ecotone_rocks_sys::verify::verify_table`] does, and what it
+    /// names, in one reading.
     pub(super) fn check_table(
         &mut self,
         number: u64,
@@ -115,7 +120,8 @@ impl Named {
         verified.map(drop)
     }
 
-    /// All tables are checked: whether the segments are there, and can be as long as what is named of them.
+    /// All tables are checked: whether the segments are there, and can be as long as what is named
+    /// of them.
     pub(super) fn check_segments(&self, log: &ValueLog, report: &mut VerifyReport) {
         for (number, NamedSegment { bytes, tables, other_tables }) in &self.segments {
             let tables = listed(tables.join(", "), *other_tables);
@@ -164,7 +170,7 @@ fn compare(
     let (kind, consequence) = if understates {
         (FindingKind::UnderstatedReferences, "segments may be removed while it names them")
     } else {
-        (FindingKind::OverstatedReferences, "segments may be kept that nothing names")
+        (FindingKind::OverstatedReferences, "segments may be kept that nothing refers to")
     };
     Some((kind, format!("its entries name {}: {consequence}", listed(shown.join("; "), others))))
 }
@@ -173,7 +179,7 @@ fn listed(shown: String, others: usize) -> String {
     if others == 0 { shown } else { format!("{shown} and {others} more") }
 }
 
-/// What one table names.
+/// What one table refers to.
 #[derive(Default)]
 struct OfTable {
     bytes: SegmentMap<u64>,
@@ -188,7 +194,8 @@ struct Dangling {
     first: Pointer,
 }
 
-/// Sees each entry of a table, and leaves what they name where its reader finds it, once all have come.
+/// Sees each entry of a table, and leaves what they name where its reader finds it, once all have
+/// come.
 struct Collector {
     lengths: Arc<SegmentMap<u64>>,
     of_table: OfTable,
@@ -210,7 +217,8 @@ impl TableCollector for Collector {
         }
     }
 
-    /// Nothing that the table would have to say of itself: what it does say is compared by [`compare`].
+    /// Nothing that the table would have to say of itself: what it does say is compared by
+    /// [`compare`].
     fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
         *self.counted.lock() = Some(std::mem::take(&mut self.of_table));
         Vec::new()

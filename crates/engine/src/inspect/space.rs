@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DuplicateCensus;
 use crate::directory_lock::unless_in_use;
-use crate::values::references::References;
+use crate::gc::references::References;
 use crate::{Error, LevelProperties, Result, Store, identity};
 
 /// Where the bytes of a store are, at one moment. Sizes are lengths of files, in bytes.
@@ -18,11 +18,14 @@ pub struct Space {
     pub wal_bytes: u64,
     /// Everything else: MANIFEST, OPTIONS, RocksDB's own logs.
     pub other_bytes: u64,
-    /// Keys, by RocksDB's estimate of entries, without those that newer ones are estimated to hide.
+    /// Keys, by RocksDB's estimate of entries, without those that newer ones are estimated to
+    /// shadow.
     pub keys_estimate: u64,
-    /// Tables that do not say which segments they refer to. While there are any, all of a segment may be live.
+    /// Tables that do not say which segments they refer to. While there are any, all of a segment
+    /// may be live.
     pub silent_tables: Vec<String>,
-    /// What of each level newer versions in other tables hide, by an estimate; `None` where no table carries samples of its keys.
+    /// What of each level newer versions in other tables shadow, by an estimate; `None` where no
+    /// table carries samples of its keys.
     pub duplicates: Option<DuplicateCensus>,
 }
 
@@ -33,14 +36,16 @@ pub struct SegmentSpace {
     pub segment: u32,
     /// Its length.
     pub bytes: u64,
-    /// Bytes of it that tables name. What was overwritten or deleted counts until a compaction has met it.
+    /// Bytes of it that tables refer to. What was overwritten or deleted counts until a compaction
+    /// has met it.
     pub referenced_bytes: u64,
-    /// The level that its values came to rest in when they were relocated; none where users wrote them.
+    /// The level that its values came to rest in when they were relocated; none where users wrote
+    /// them.
     pub resting_level: Option<u32>,
 }
 
 impl SegmentSpace {
-    /// Bytes that no table names: garbage, unless only a memtable or a WAL names them.
+    /// Bytes that no table refers to: garbage, unless only a memtable or a WAL names them.
     pub fn unnamed_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.referenced_bytes)
     }
@@ -57,12 +62,13 @@ impl Space {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Bytes of segments that tables name.
+    /// Bytes of segments that tables refer to.
     pub fn referenced_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.referenced_bytes).sum()
     }
 
-    /// Bytes of segments that no table names: garbage, but for what only a memtable or a WAL names.
+    /// Bytes of segments that no table refers to: garbage, but for what only a memtable or a WAL
+    /// names.
     pub fn unnamed_bytes(&self) -> u64 {
         self.segments.iter().map(SegmentSpace::unnamed_bytes).sum()
     }
@@ -74,14 +80,15 @@ impl Space {
 }
 
 impl Store {
-    /// Where the bytes are. Reads a few properties of every table: for the scale of minutes, not of requests.
+    /// Where the bytes are. Reads a few properties of every table: for the scale of minutes, not of
+    /// requests.
     ///
     /// # Errors
     ///
-    /// What a table or the directory says when it cannot be read. [`Error::InUse`] where this store is open read-only, and somebody
-    /// else writes it, who may have removed what is missing.
+    /// What a table or the directory says when it cannot be read. [`Error::InUse`] where this store
+    /// is open read-only, and somebody else writes it, who may have removed what is missing.
     pub fn space(&self) -> Result<Space> {
-        let is_reader = self.gate.is_none();
+        let is_reader = self.admission.is_none();
         self.space_now().map_err(|error| if is_reader { unless_in_use(self.directory(), error) } else { error })
     }
 

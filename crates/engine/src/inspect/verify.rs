@@ -1,28 +1,31 @@
 //! Whether all bytes of a store are as they were written.
 //!
-//! Checked are: every block and the checksum of every table; what each table says of the segments that it names, by counting its
-//! entries again; every pointer in a table, whether or not a newer version hides it, against the segments there are; every record of
-//! every segment; every value that can be read, through its pointer; and the logs, as each opening does ([`crate::log_check`]). What is found
-//! is listed; only what keeps the check itself from going on is an error.
+//! Checked are: every block and the checksum of every table; what each table says of the segments
+//! that it names, by counting its entries again; every pointer in a table, whether or not a newer
+//! version shadows it, against the segments there are; every record of every segment; every value
+//! that can be read, through its pointer; and the logs, as each opening does
+//! ([`crate::log_check`]). What is found is listed; only what keeps the check itself from going on
+//! is an error.
 //!
-//! The store is opened read-only and nothing is changed. It should not be written meanwhile: tables and segments that its
-//! process removes are missing, and what it appends lies behind the end that a segment had. That cannot be told from damage, so
-//! damage that is found where somebody had the store open for writing meanwhile is [`Error::InUse`]. Who has it open checks a
-//! checkpoint of it instead ([`Store::verify_now`]).
+//! The store is opened read-only and nothing is changed. It should not be written meanwhile: tables
+//! and segments that its process removes are missing, and what it appends lies behind the end that
+//! a segment had. That cannot be told from damage, so damage that is found where somebody had the
+//! store open for writing meanwhile is [`Error::InUse`]. Who has it open checks a checkpoint of it
+//! instead ([`Store::verify_now`]).
 
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use ecotone_rocks_sys::verify::{ExpectedTable, verify_table};
+use ecotone_valuelog::record::{self, RECORD_HEADER_BYTES, RecordError};
+use ecotone_valuelog::segment::Segment;
+use ecotone_valuelog::segment_header::SEGMENT_HEADER_BYTES;
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
+use super::findings::{Checking, VerifyReport};
 use super::named::Named;
 use crate::directory_lock::Untouched;
-use crate::values::record::{self, RECORD_HEADER_BYTES, RecordError};
-use crate::values::segment::Segment;
-use crate::values::segment_header::SEGMENT_HEADER_BYTES;
 use crate::{Direction, Error, OpenMode, Result, Store, StoreOptions};
 
 /// Bytes of a segment that are read at once.
@@ -31,143 +34,12 @@ const CHUNK_BYTES: usize = 4 * 1024 * 1024;
 /// Entries between two calls of the progress.
 const PROGRESS_ENTRIES: u64 = 10_000;
 
-/// Findings that are kept; more are counted only.
-const MAX_FINDINGS: usize = 1000;
-
-/// What is being checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Checking {
-    /// A table.
-    Table {
-        /// How many are done.
-        done: usize,
-        /// How many there are.
-        of: usize,
-    },
-    /// A segment.
-    Segment {
-        /// How many are done.
-        done: usize,
-        /// How many there are.
-        of: usize,
-    },
-    /// The entries, each with its value.
-    Entries {
-        /// How many are done.
-        done: u64,
-    },
-}
-
-/// What is wrong about a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum FindingKind {
-    /// Bytes that are not those that were written, or are missing.
-    Damage,
-    /// A table says less of a segment than its entries name, or what cannot be read: values are lost with the segment when that is
-    /// removed. Do not open the store for writing.
-    UnderstatedReferences,
-    /// A table says more of a segment than its entries name, and of none less: garbage is kept until the table is compacted. No damage.
-    OverstatedReferences,
-    /// Entries of a table, perhaps hidden by newer versions, name what no segment has.
-    DanglingPointer,
-    /// The end of a segment or of a log that cannot be walked any further.
-    TornEnd,
-}
-
-impl FindingKind {
-    /// As JSON has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Damage => "damage",
-            Self::UnderstatedReferences => "understated-references",
-            Self::OverstatedReferences => "overstated-references",
-            Self::DanglingPointer => "dangling-pointer",
-            Self::TornEnd => "torn-end",
-        }
-    }
-}
-
-/// Something that is not as it was written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    /// What kind of thing is wrong.
-    pub kind: FindingKind,
-    /// The file, with an offset where one is known.
-    pub place: String,
-    /// What is wrong there.
-    pub detail: String,
-}
-
-/// What was checked and found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VerifyReport {
-    /// Tables checked.
-    pub tables: u64,
-    /// Their bytes.
-    pub table_bytes: u64,
-    /// Segments checked.
-    pub segments: u64,
-    /// Their bytes.
-    pub segment_bytes: u64,
-    /// Records in them.
-    pub records: u64,
-    /// Entries whose values were read.
-    pub entries: u64,
-    /// What is damaged, the first [`MAX_FINDINGS`].
-    pub damaged: Vec<Finding>,
-    /// How many there are.
-    pub damaged_count: u64,
-    /// Tables with [overstated references](FindingKind::OverstatedReferences), the first [`MAX_FINDINGS`].
-    pub overstated: Vec<Finding>,
-    /// How many there are.
-    pub overstated_count: u64,
-    /// Where segments and logs cannot be walked any further: what a crash leaves behind, or damage. What is named behind it in a segment is read
-    /// all the same, and reported as damaged where it is; of a log it is left out.
-    pub torn_ends: Vec<Finding>,
-}
-
-impl VerifyReport {
-    /// Whether nothing is damaged. What tables [overstate](Self::overstated) costs space, and nothing is lost by it.
-    pub fn is_sound(&self) -> bool {
-        self.damaged_count == 0
-    }
-
-    /// Whether the store may lose values that can still be read if it is opened for writing before it is repaired: a table
-    /// [understates](FindingKind::UnderstatedReferences) what it names, or one of the findings that are not listed may say so.
-    pub fn loses_by_writing(&self) -> bool {
-        let understates = |finding: &Finding| finding.kind == FindingKind::UnderstatedReferences;
-        self.damaged_count > self.damaged.len() as u64 || self.damaged.iter().any(understates)
-    }
-
-    fn damaged(&mut self, place: impl ToString, detail: impl ToString) {
-        self.found(FindingKind::Damage, place, detail);
-    }
-
-    pub(super) fn found(&mut self, kind: FindingKind, place: impl ToString, detail: impl ToString) {
-        let (findings, count) = match kind {
-            FindingKind::OverstatedReferences => (&mut self.overstated, &mut self.overstated_count),
-            _ => (&mut self.damaged, &mut self.damaged_count),
-        };
-        *count += 1;
-        if findings.len() < MAX_FINDINGS {
-            findings.push(Finding { kind, place: place.to_string(), detail: detail.to_string() });
-        }
-    }
-
-    fn torn_end(&mut self, place: String, detail: String) {
-        self.torn_ends.push(Finding { kind: FindingKind::TornEnd, place, detail });
-    }
-}
-
 /// Checks the store in `directory`. `progress` is called now and then.
 ///
 /// # Errors
 ///
-/// What keeps the store from being opened, or its files from being listed. [`Error::InUse`] where something is damaged and the store was open
-/// for writing meanwhile.
+/// What keeps the store from being opened, or its files from being listed. [`Error::InUse`] where
+/// something is damaged and the store was open for writing meanwhile.
 pub fn verify(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<VerifyReport> {
     let checked = verify_until(directory, |checking| {
         progress(checking);
@@ -222,7 +94,8 @@ fn check(directory: &Path, progress: &mut Progress<impl FnMut(Checking) -> Contr
     let store = match Store::open(directory, OpenMode::ReadOnly, StoreOptions::default()) {
         Err(Error::Corrupt { location, detail }) => {
             report.damaged(location.unwrap_or_else(|| directory.display().to_string()), detail);
-            // So damaged that nothing else can be looked at but the tables, of which one may be the cause.
+            // So damaged that nothing else can be looked at but the tables, of which one may be the
+            // cause.
             check_table_files(directory, &mut report)?;
             return Ok(report);
         }
@@ -249,7 +122,7 @@ fn check(directory: &Path, progress: &mut Progress<impl FnMut(Checking) -> Contr
     Ok(report)
 }
 
-/// Without a value log tables name nothing.
+/// Without a value log tables refer to nothing.
 fn check_tables(
     store: &Store,
     mut named: Option<&mut Named>,
@@ -299,7 +172,8 @@ fn check_table_files(directory: &Path, report: &mut VerifyReport) -> Result<()> 
     Ok(())
 }
 
-/// What this process may not open, or cannot for want of descriptors, is not damaged: nobody knows what it is.
+/// What this process may not open, or cannot for want of descriptors, is not damaged: nobody knows
+/// what it is.
 fn check_access(path: &Path) -> Result<()> {
     let is_refused = |error: &std::io::Error| {
         let errno = Errno::from_io_error(error);
@@ -312,8 +186,9 @@ fn check_access(path: &Path) -> Result<()> {
     }
 }
 
-/// Walks over all records. Behind one that is damaged nobody knows where the next begins, so the walk ends there. Of a segment
-/// that no table names a loss of power may have taken the header as well.
+/// Walks over all records. Behind one that is damaged nobody knows where the next begins, so the
+/// walk ends there. Of a segment that no table refers to a loss of power may have taken the header
+/// as well.
 fn check_segment(
     segment: &Segment,
     is_named: bool,
@@ -329,7 +204,7 @@ fn check_segment(
         let wanted = (end - offset).min(CHUNK_BYTES as u64) as usize;
         chunk.resize(wanted, 0);
         match segment.read(offset, &mut chunk) {
-            Err(Error::Corrupt { location: Some(place), detail }) if !is_named => {
+            Err(ecotone_valuelog::Error::Corrupt { location: Some(place), detail }) if !is_named => {
                 return report.torn_end(place, detail);
             }
             Err(error) => return report.damaged(segment.path().display(), error),

@@ -9,24 +9,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use ecotone_policy::JobPurpose;
-use ecotone_policy::duty::Duty;
 use ecotone_rocks_sys::remote::RemoteInput;
 use ecotone_rocks_sys::tables::{CollectedProperties, TableMetadata, collected_properties_but, live_tables};
+use ecotone_types::Duty;
+use ecotone_types::JobPurpose;
 use parking_lot::Mutex;
 use rust_rocksdb::event_listener::DBCompactionReason;
 use rust_rocksdb::{
     CompactionService, CompactionServiceJobInfo, CompactionServiceJobStatus, DB, Range, ScheduleResponse,
 };
 
-use super::siblings::Siblings;
 use super::slots::{LocalSlots, hold_on_this_thread, release_on_this_thread};
+use super::subcompactions::{Subcompactions, compaction_of};
 use super::verify::VerifiedResult;
-use super::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
+use super::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome};
+use crate::compaction::internal::InternalCompactions;
+use crate::compaction::jobs::CompactionPurpose;
+use crate::compaction::jobs::Running;
 use crate::duties::ThreadDuties;
 use crate::family::{DATA_FAMILY, DataFamily};
-use crate::listener::Running;
-use crate::own_compactions::{OwnCompactions, Purpose};
+use crate::table_format::TableFormat;
 
 /// Numbers jobs of all stores of this process.
 static NEXT_JOB: AtomicU64 = AtomicU64::new(1);
@@ -41,9 +43,9 @@ pub(crate) struct OnlyHere {
 }
 
 impl OnlyHere {
-    /// Whether a compaction for this reason is to meet values whose time is over, since its tables are old. A worker would give all of
-    /// them back, in tables that are new again.
-    fn is_sweep(&self, reason: Option<DBCompactionReason>) -> bool {
+    /// Whether a compaction for this reason is to meet values whose time is over, since its tables
+    /// are old. A worker would give all of them back, in tables that are new again.
+    fn is_expiry_rewrite(&self, reason: Option<DBCompactionReason>) -> bool {
         self.reclaims_expired
             && matches!(reason, Some(DBCompactionReason::KPeriodicCompaction | DBCompactionReason::KTtl))
     }
@@ -56,14 +58,14 @@ pub(crate) struct OffloadState {
     pub(crate) running: Arc<Running>,
     pub(crate) duties: ThreadDuties,
     pub(crate) table_format: TableFormat,
-    pub(crate) siblings: Siblings,
-    own: Arc<OwnCompactions>,
+    pub(crate) subcompactions: Subcompactions,
+    internal: Arc<InternalCompactions>,
     only_here: OnlyHere,
     closing: AtomicBool,
     /// Jobs between RocksDB's schedule and wait: one for each of its threads at most.
     scheduled: Mutex<HashMap<u64, RemoteJob>>,
-    /// Set once the store is open. Weak: this state lives as long as the database. Upgraded only on RocksDB's compaction
-    /// threads, which have ended before the store lets the database go.
+    /// Set once the store is open. Weak: this state lives as long as the database. Upgraded only on
+    /// RocksDB's compaction threads, which have ended before the store lets the database go.
     db: OnceLock<Weak<DB>>,
 }
 
@@ -74,7 +76,7 @@ impl OffloadState {
         running: Arc<Running>,
         duties: ThreadDuties,
         table_format: TableFormat,
-        own: Arc<OwnCompactions>,
+        internal: Arc<InternalCompactions>,
         only_here: OnlyHere,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -83,8 +85,8 @@ impl OffloadState {
             running,
             duties,
             table_format,
-            siblings: Siblings::default(),
-            own,
+            subcompactions: Subcompactions::default(),
+            internal,
             only_here,
             closing: AtomicBool::new(false),
             scheduled: Mutex::default(),
@@ -97,13 +99,14 @@ impl OffloadState {
         let _ = self.db.set(Arc::downgrade(db));
     }
 
-    /// The store is closing: no new job begins, running ones are asked to return, nobody waits for a slot.
+    /// The store is closing: no new job begins, running ones are asked to return, nobody waits for
+    /// a slot.
     pub(crate) fn close(&self) {
         if self.closing.swap(true, Ordering::SeqCst) {
             return;
         }
         self.slots.wake_all();
-        self.siblings.wake_all();
+        self.subcompactions.wake_all();
         if catch_unwind(AssertUnwindSafe(|| self.offload.cancel_all())).is_err() {
             tracing::error!("the compaction offload panicked while it canceled its jobs");
         }
@@ -123,7 +126,7 @@ impl CompactionService for Adapter {
     }
 
     fn schedule(&self, info: &CompactionServiceJobInfo<'_>, input: &[u8]) -> ScheduleResponse {
-        // A part that ended without notice on this thread may have left its slot.
+        // A subcompaction that ended without notice on this thread may have left its slot.
         release_on_this_thread();
         let local = || ScheduleResponse::from_status(CompactionServiceJobStatus::UseLocal);
         if self.0.is_closing() {
@@ -152,9 +155,9 @@ impl CompactionService for Adapter {
             return local();
         }
         let id = job.id;
-        if job.is_part() {
+        if job.is_subcompaction() {
             let request = &job.request;
-            self.0.siblings.begin(job.rocks_job, request.begin.as_deref(), request.end.as_deref());
+            self.0.subcompactions.begin(job.rocks_job, request.begin.as_deref(), request.end.as_deref());
         }
         let Ok(response) = ScheduleResponse::scheduled(&id.to_string(), CompactionServiceJobStatus::Success) else {
             return local();
@@ -193,33 +196,35 @@ fn number(id: &CStr) -> Option<u64> {
 }
 
 impl OffloadState {
-    /// A part runs here that nobody can follow. A compaction of our own that RocksDB tells nobody of goes to a worker whole or not at all:
-    /// it has no siblings that would wait, and no end at which they were forgotten.
+    /// A subcompaction runs here that nobody can follow. An internal compaction that RocksDB tells
+    /// nobody of goes to a worker whole or not at all: it has no others that would wait, and no end
+    /// at which they were forgotten.
     fn stays_here(&self, compaction: i32) {
         if self.running.has_begun(compaction) {
-            self.siblings.give_up(compaction);
+            self.subcompactions.give_up(compaction);
         }
     }
 
     /// `None` for one that is to stay here and that nobody else needs to know of.
     fn describe(&self, info: &CompactionServiceJobInfo<'_>, input: &[u8]) -> Result<Option<RemoteJob>, String> {
         let compaction = compaction_of(info.job_id());
-        let own = if info.is_manual_compaction() { self.own.purpose_of(compaction) } else { None };
-        if self.only_here.is_sweep(info.compaction_reason()) {
+        let internal = if info.is_manual_compaction() { self.internal.purpose_of(compaction) } else { None };
+        if self.only_here.is_expiry_rewrite(info.compaction_reason()) {
             return Ok(None);
         }
-        let purpose = match own {
+        let purpose = match internal {
             // A worker gives back what has expired.
-            Some(Purpose::Expired) => return Ok(None),
-            Some(Purpose::Relocation) => JobPurpose::Relocation,
-            Some(Purpose::Dedup) => JobPurpose::Dedup,
-            Some(Purpose::Cleanup) | None => JobPurpose::Compaction,
+            Some(CompactionPurpose::Expired) => return Ok(None),
+            Some(CompactionPurpose::Gc) => JobPurpose::Gc,
+            Some(CompactionPurpose::Dedup) => JobPurpose::Dedup,
+            Some(CompactionPurpose::Cleanup) | None => JobPurpose::Compaction,
         };
-        let deadline = own.and_then(|_| self.own.space_lasts());
+        let deadline = internal.and_then(|_| self.internal.space_lasts());
         let request = RemoteInput::parse(input).map_err(|error| error.to_string())?;
         let store_directory = PathBuf::from(OsStr::from_bytes(info.db_name()));
         let rocks_job = info.job_id();
-        // Without the database, which is being opened: the sizes from the file system, and nothing else.
+        // Without the database, which is being opened: the sizes from the file system, and nothing
+        // else.
         let db = self.db.get().and_then(Weak::upgrade);
         let tables = db.as_deref().map(Tables::of).unwrap_or_default();
         let mut input_files = Vec::with_capacity(request.input_files.len());
@@ -232,12 +237,12 @@ impl OffloadState {
             input_files.push(InputTable { name, bytes, level });
         }
         let input_bytes = input_files.iter().map(|table| table.bytes).sum();
-        let is_part = request.begin.is_some() || request.end.is_some();
-        let share = db.as_deref().filter(|_| is_part).and_then(|db| range_share(db, &request));
+        let is_subcompaction = request.begin.is_some() || request.end.is_some();
+        let share = db.as_deref().filter(|_| is_subcompaction).and_then(|db| range_share(db, &request));
         // RocksDB told of the inputs when the compaction began, but for one of our own.
-        let input_records = match own {
-            Some(Purpose::Cleanup) | None => self.running.input_records(compaction),
-            Some(Purpose::Relocation) => None,
+        let input_records = match internal {
+            Some(CompactionPurpose::Cleanup) | None => self.running.input_records(compaction),
+            Some(CompactionPurpose::Gc) => None,
             Some(_) => {
                 let db = db.as_deref().ok_or("the store is being opened")?;
                 let inputs = ask_inputs(db, &tables, &input_files)?;
@@ -266,9 +271,10 @@ impl OffloadState {
         }))
     }
 
-    /// Sees a job through. The bytes for RocksDB, or `None` when the part is to run here.
+    /// Sees a job through. The bytes for RocksDB, or `None` when the subcompaction is to run here.
     fn run(&self, job: RemoteJob) -> Option<Vec<u8>> {
-        let (id, rocks_job, is_part, input_records) = (job.id, job.rocks_job, job.is_part(), job.input_records);
+        let (id, rocks_job, is_subcompaction, input_records) =
+            (job.id, job.rocks_job, job.is_subcompaction(), job.input_records);
         let is_dedup = job.purpose == JobPurpose::Dedup;
         // RocksDB begins no other compaction while it runs one of ours, unless writers press.
         let is_urgent = job.input_level == 0 || is_dedup;
@@ -281,20 +287,20 @@ impl OffloadState {
             })
         };
         if is_dedup {
-            self.own.part_was_away(began.elapsed());
+            self.internal.subcompaction_was_away(began.elapsed());
         }
         match outcome {
             RemoteOutcome::Installed { result } if result.job() == id => {
-                if is_part && !self.siblings_agree(rocks_job, input_records, &result) {
+                if is_subcompaction && !self.subcompactions_agree(rocks_job, input_records, &result) {
                     tracing::warn!(job = id, "the parts did not read what the inputs hold: this one runs locally");
                     self.tell_installed(id, false);
                     self.wait_for_slot(id, is_urgent);
                     return None;
                 }
                 if is_dedup {
-                    self.own.part_is_remote();
+                    self.internal.subcompaction_is_remote();
                 }
-                self.running.part_is_remote(compaction_of(rocks_job));
+                self.running.subcompaction_is_remote(compaction_of(rocks_job));
                 Some(result.into_bytes())
             }
             RemoteOutcome::Installed { result } => {
@@ -307,22 +313,22 @@ impl OffloadState {
                 None
             }
             RemoteOutcome::Local => {
-                self.running.part_is_local(id);
+                self.running.subcompaction_is_local(id);
                 None
             }
         }
     }
 
-    fn siblings_agree(&self, rocks_job: u64, input_records: Option<u64>, result: &VerifiedResult) -> bool {
+    fn subcompactions_agree(&self, rocks_job: u64, input_records: Option<u64>, result: &VerifiedResult) -> bool {
         let stats = &result.result().stats;
         let read = stats.input_records_exact.then_some(stats.input_records);
-        self.siblings.ended(rocks_job, read);
-        input_records.is_none_or(|inputs| self.siblings.agree(rocks_job, inputs, || self.is_closing()))
+        self.subcompactions.ended(rocks_job, read);
+        input_records.is_none_or(|inputs| self.subcompactions.agree(rocks_job, inputs, || self.is_closing()))
     }
 
     fn tell_stays(&self, job: &RemoteJob) {
         if catch_unwind(AssertUnwindSafe(|| self.offload.stays(job))).is_err() {
-            tracing::error!(job = job.id, "the compaction offload panicked when it was told of a relocation");
+            tracing::error!(job = job.id, "the compaction offload panicked when it was told of a garbage collection");
         }
     }
 
@@ -332,32 +338,23 @@ impl OffloadState {
         }
     }
 
-    /// An urgent one waits for nobody: for a compaction of level 0 writers may be waiting, and RocksDB runs one at a time, in at most
-    /// `max_subcompactions` parts.
+    /// An urgent one waits for nobody: for a compaction of level 0 writers may be waiting, and
+    /// RocksDB runs one at a time, in at most `max_subcompactions` subcompactions.
     fn wait_for_slot(&self, job: u64, is_urgent: bool) {
         if !is_urgent {
             hold_on_this_thread(self.slots.acquire(|| self.is_closing()));
         }
-        self.running.part_is_local(job);
+        self.running.subcompaction_is_local(job);
     }
 
-    /// The part that ran on this thread has ended, after `run` sent `job` back, and read so many records.
+    /// The subcompaction that ran on this thread has ended, after `run` sent `job` back, and read
+    /// so many records.
     pub(crate) fn local_ended(&self, job: u64, rocks_job: u64, records: Option<u64>) {
-        self.siblings.ended(rocks_job, records);
+        self.subcompactions.ended(rocks_job, records);
         if catch_unwind(AssertUnwindSafe(|| self.offload.local_finished(job))).is_err() {
             tracing::error!(job, "the compaction offload panicked when it was told of a local end");
         }
     }
-}
-
-/// RocksDB's number of the compaction that a part belongs to (`CompactionJob::GetCompactionId`).
-pub(crate) fn compaction_of(rocks_job: u64) -> i32 {
-    (rocks_job >> 32) as i32
-}
-
-/// The number that names a part, of its compaction's and its own.
-pub(crate) fn part_number(compaction: i32, part: i32) -> u64 {
-    (u64::from(compaction as u32) << 32) | u64::from(part as u32)
 }
 
 fn base_name(name: &str) -> &str {
@@ -368,8 +365,9 @@ fn file_bytes(path: &Path) -> Result<u64, String> {
     std::fs::metadata(path).map(|file| file.len()).map_err(|error| format!("input {path:?}: {error}"))
 }
 
-/// The live tables of the data family by name, now. Asking for them takes RocksDB's mutex, which it does not hold when it
-/// schedules a job or waits for one: `DBImpl::BackgroundCompaction` lets go of it for all of `CompactionJob::Run`.
+/// The live tables of the data family by name, now. Asking for them takes RocksDB's mutex, which it
+/// does not hold when it schedules a job or waits for one: `DBImpl::BackgroundCompaction` lets go
+/// of it for all of `CompactionJob::Run`.
 #[derive(Default)]
 struct Tables(HashMap<String, TableMetadata>);
 
@@ -410,7 +408,8 @@ fn ask_inputs(db: &DB, tables: &Tables, inputs: &[InputTable]) -> Result<Vec<Col
     if told.len() == inputs.len() { Ok(told) } else { Err("some of its inputs are not live".to_owned()) }
 }
 
-/// The part of the store's bytes that lies in the range of a request, 0 to 1, as RocksDB estimates both.
+/// The part of the store's bytes that lies in the range of a request, 0 to 1, as RocksDB estimates
+/// both.
 fn range_share(db: &DB, request: &RemoteInput) -> Option<f64> {
     // Beyond every key that begins with fewer than this many bytes 0xFF: for an estimate enough.
     const LAST: [u8; 32] = [0xFF; 32];

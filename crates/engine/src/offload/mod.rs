@@ -1,7 +1,8 @@
 //! The owner's side of an offloaded compaction: the seam that the federation fills.
 //!
-//! RocksDB asks once for every part (subcompaction) of every compaction that is more than a move of tables. The question
-//! goes to [`CompactionOffload::run`] on the thread of that part, which is held until the answer:
+//! RocksDB asks once for every subcompaction of every compaction that is more than a move of
+//! tables. The question goes to [`CompactionOffload::run`] on the thread of that subcompaction,
+//! which is held until the answer:
 //!
 //! ```text
 //! RocksDB's thread                         CompactionOffload                       worker
@@ -15,76 +16,86 @@
 //!
 //! # Where outputs must lie
 //!
-//! In [`RemoteJob::output_directory`], which is `session_tmp/<output name>` in the store's directory: RocksDB renames
-//! from there into the store, and removes all of `session_tmp` at the next open. The owner of the job makes the directory
-//! and removes it when [`CompactionOffload::installed`] has come, or when it gave the job up.
+//! In [`RemoteJob::output_directory`], which is `session_tmp/<output name>` in the store's
+//! directory: RocksDB renames from there into the store, and removes all of `session_tmp` at the
+//! next open. The owner of the job makes the directory and removes it when
+//! [`CompactionOffload::installed`] has come, or when it gave the job up.
 //!
 //! # Invariants
 //!
-//! - RocksDB is never told "failed" or "aborted": both stop the store for good. Whatever goes wrong, also a panic in
-//!   `run`, becomes a local compaction.
+//! - RocksDB is never told "failed" or "aborted": both stop the store for good. Whatever goes
+//!   wrong, also a panic in `run`, becomes a local compaction.
 //! - Success is reported only with a [`VerifiedResult`](verify::VerifiedResult), which only
-//!   [`verify_outputs`](crate::verify_outputs) makes: every output is complete, durable and checked.
-//! - The parts of one compaction that ran elsewhere report success only when all parts together have read what the input
-//!   tables hold (`siblings`).
+//!   [`verify_outputs`](crate::verify_outputs) makes: every output is complete, durable and
+//!   checked.
+//! - The subcompactions of one compaction that ran elsewhere report success only when all
+//!   subcompactions together have read what the input tables hold (`subcompactions`).
 //! - At most as many fallbacks run here at a time as [`LocalSlots`](crate::LocalSlots) has.
 //!
 //! # Which callbacks RocksDB makes, on which thread
 //!
-//! Read in `db/compaction/compaction_job.cc` (`RunSubcompactions`, `ProcessKeyValueCompaction`) of RocksDB 11.12:
+//! Read in `db/compaction/compaction_job.cc` (`RunSubcompactions`, `ProcessKeyValueCompaction`) of
+//! RocksDB 11.12:
 //!
-//! - `OnCompactionBegin` and `OnCompactionCompleted` come on the thread of RocksDB's pool, once for a compaction, also when
-//!   all its parts were remote and when it failed. Part 0 runs on that same thread; each further part on a `std::thread`
-//!   of its own that ends with the part.
-//! - A part asks the compaction service first. Only when it is then run locally do `OnSubcompactionBegin` and
-//!   `OnSubcompactionCompleted` come, on the part's thread, also with a single part. For a part that ran remotely neither
-//!   comes.
-//! - None of them comes once the store is shutting down: a begin can then lack its end. A manual compaction that was
-//!   cancelled before it began has no begin.
+//! - `OnCompactionBegin` and `OnCompactionCompleted` come on the thread of RocksDB's pool, once for
+//!   a compaction, also when all its subcompactions were remote and when it failed. Subcompaction 0
+//!   runs on that same thread; each further subcompaction on a `std::thread` of its own that ends
+//!   with the subcompaction.
+//! - A subcompaction asks the compaction service first. Only when it is then run locally do
+//!   `OnSubcompactionBegin` and `OnSubcompactionCompleted` come, on the subcompaction's thread,
+//!   also with a single one. For a subcompaction that ran remotely neither comes.
+//! - None of them comes once the store is shutting down: a begin can then lack its end. A manual
+//!   compaction that was cancelled before it began has no begin.
 //!
-//! So a slot is given back at `OnSubcompactionCompleted`, and, for the cases without it, when the same thread next asks
-//! for a slot or ends; when the store closes, nobody waits for slots any more.
+//! So a slot is given back at `OnSubcompactionCompleted`, and, for the cases without it, when the
+//! same thread next asks for a slot or ends; when the store closes, nobody waits for slots any
+//! more.
 
 pub(crate) mod adapter;
-mod siblings;
 pub mod slots;
+pub(crate) mod subcompactions;
 pub mod verify;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ecotone_policy::JobPurpose;
 use ecotone_rocks_sys::remote::RemoteInput;
-use serde::{Deserialize, Serialize};
+use ecotone_types::JobPurpose;
 
+use crate::table_format::TableFormat;
 use verify::VerifiedResult;
 
 /// Runs compactions elsewhere.
 pub trait CompactionOffload: Send + Sync {
-    /// Decides on one part of a compaction and, when it goes to a worker, sees it through to verified outputs.
+    /// Decides on one subcompaction of a compaction and, when it goes to a worker, sees it through
+    /// to verified outputs.
     ///
-    /// Called on the part's thread, several at a time; blocks until the outcome. A panic counts as
-    /// [`RemoteOutcome::Fallback`]. Must return soon after [`cancel_all`](Self::cancel_all), and in any case at a deadline
-    /// of its own: RocksDB waits for it without one.
+    /// Called on the subcompaction's thread, several at a time; blocks until the outcome. A panic
+    /// counts as [`RemoteOutcome::Fallback`]. Must return soon after
+    /// [`cancel_all`](Self::cancel_all), and in any case at a deadline of its own: RocksDB waits
+    /// for it without one.
     fn run(&self, job: RemoteJob) -> RemoteOutcome;
 
-    /// A part of a compaction begins that nobody else could run, because it copies values: its purpose is
-    /// [`JobPurpose::Relocation`]. It is told so that the policy knows of it, and is not asked for. Called on the part's thread,
-    /// which waits; neither `run` nor `local_finished` comes for it.
+    /// A subcompaction of a compaction begins that nobody else could run, because it copies values:
+    /// its purpose is [`JobPurpose::Gc`]. It is told so that the policy knows of it, and is not
+    /// asked for. Called on the subcompaction's thread, which waits; neither `run` nor
+    /// `local_finished` comes for it.
     fn stays(&self, job: &RemoteJob) {
         let _ = job;
     }
 
-    /// The store is closing: every `run` under way returns soon, with [`RemoteOutcome::Local`]. Later calls of `run` do
-    /// not come.
+    /// The store is closing: every `run` under way returns soon, with [`RemoteOutcome::Local`].
+    /// Later calls of `run` do not come.
     fn cancel_all(&self);
 
-    /// RocksDB has renamed the outputs of the job into the store (`ok`), or did not take them. Not called for a job whose
-    /// outcome was not [`RemoteOutcome::Installed`], nor when the store closes meanwhile. The commit to the MANIFEST comes
-    /// after this. Remove [`RemoteJob::output_directory`] now.
+    /// RocksDB has renamed the outputs of the job into the store (`ok`), or did not take them. Not
+    /// called for a job whose outcome was not [`RemoteOutcome::Installed`], nor when the store
+    /// closes meanwhile. The commit to the MANIFEST comes after this. Remove
+    /// [`RemoteJob::output_directory`] now.
     fn installed(&self, job: u64, ok: bool);
 
-    /// The part that `run` sent back has ended here, on this thread. Does not come when the store closes meanwhile.
+    /// The subcompaction that `run` sent back has ended here, on this thread. Does not come when
+    /// the store closes meanwhile.
     fn local_finished(&self, job: u64) {
         let _ = job;
     }
@@ -97,41 +108,12 @@ pub enum RemoteOutcome {
     Local,
     /// It was to run elsewhere and did not: it runs here as soon as a local slot is free.
     Fallback,
-    /// It ran elsewhere, and its outputs lie in [`RemoteJob::output_directory`], verified and durable.
+    /// It ran elsewhere, and its outputs lie in [`RemoteJob::output_directory`], verified and
+    /// durable.
     Installed {
         /// The proof, from [`verify_outputs`](crate::verify_outputs) for this very job.
         result: VerifiedResult,
     },
-}
-
-/// How tables are laid out: what a worker cannot learn from the owner's OPTIONS file, and must do alike.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TableFormat {
-    /// Size of a data block before compression, in bytes.
-    pub block_bytes: u64,
-    /// Bits per key of the Bloom filter; 0 is none.
-    pub bloom_bits_per_key: u32,
-    /// What they tell of their entries.
-    pub collects: Collects,
-}
-
-/// What a table tells of its entries beside RocksDB's own properties.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Collects {
-    /// How many bytes of which segments it refers to: so do the tables of a store with a value log.
-    pub references: bool,
-    /// A sample of its keys.
-    pub samples: bool,
-    /// Bits per key of a filter of its keys by the hash of the samples; 0 is none. RocksDB's own filter is another one.
-    pub filter_bits_per_key: u8,
-    /// When the first of its values expires.
-    pub expiry: bool,
-}
-
-impl Collects {
-    pub(crate) fn is_any(self) -> bool {
-        self != Self::default()
-    }
 }
 
 /// One input table of a job.
@@ -145,16 +127,18 @@ pub struct InputTable {
     pub level: Option<u32>,
 }
 
-/// One part of a compaction that could run elsewhere.
+/// One subcompaction of a compaction that could run elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteJob {
     /// Names the job within this process; never given twice.
     pub id: u64,
-    /// RocksDB's number: the compaction's in the high 32 bits, the part's in the low ones. Unique since the store was opened.
+    /// RocksDB's number: the compaction's in the high 32 bits, the subcompaction's in the low ones.
+    /// Unique since the store was opened.
     pub rocks_job: u64,
     /// What it is for.
     pub purpose: JobPurpose,
-    /// How long the space lasts that it is to win, where that runs out; `None`: nothing presses but writers that may stall.
+    /// How long the space lasts that it is to win, where that runs out; `None`: nothing presses but
+    /// writers that may stall.
     pub deadline: Option<Duration>,
     /// This opening of the store. A worker's answer for another one is not for this job.
     pub db_session_id: String,
@@ -164,12 +148,12 @@ pub struct RemoteJob {
     pub input: Vec<u8>,
     /// The same, read.
     pub request: RemoteInput,
-    /// All input tables of the compaction: each of its parts reads its range of them.
+    /// All input tables of the compaction: each of its subcompactions reads its range of them.
     pub input_files: Vec<InputTable>,
     /// Bytes of all input tables.
     pub input_bytes: u64,
-    /// The bytes of them that this part is expected to read: all for a compaction of one part, else by the share of the
-    /// store that lies in the part's range.
+    /// The bytes of them that this subcompaction is expected to read: all for a compaction of one
+    /// subcompaction, else by the share of the store that lies in the subcompaction's range.
     pub estimated_bytes: u64,
     /// Entries of all input tables without range deletions, where all are known.
     pub input_records: Option<u64>,
@@ -191,8 +175,8 @@ pub struct RemoteJob {
 pub(crate) const SESSION_DIRECTORY: &str = "session_tmp";
 
 impl RemoteJob {
-    /// Whether this is one of several parts of a compaction.
-    pub fn is_part(&self) -> bool {
+    /// Whether this is one of several subcompactions of a compaction.
+    pub fn is_subcompaction(&self) -> bool {
         self.request.begin.is_some() || self.request.end.is_some()
     }
 

@@ -1,4 +1,5 @@
-//! The bound of local compactions that follow failed offloads: a worker that dies releases all its waiters at once.
+//! The bound of local compactions that follow failed offloads: a worker that dies releases all its
+//! waiters at once.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Longest wait for a slot. A compaction that has waited for so long is needed more than the bound. Much shorter, and the bound
-/// would be none: a compaction of deep levels takes tens of seconds on a slow server.
+/// Longest wait for a slot. A compaction that has waited for so long is needed more than the bound.
+/// Much shorter, and the bound would be none: a compaction of deep levels takes tens of seconds on
+/// a slow server.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// A number of slots for compactions that run here after an offload failed. Shared by clones of the `Arc`, so that
-/// several stores of a process can have one bound.
+/// A number of slots for compactions that run here after an offload failed. Shared by clones of the
+/// `Arc`, so that several stores of a process can have one bound.
 pub struct LocalSlots {
     capacity: usize,
     state: Mutex<State>,
@@ -37,9 +39,9 @@ impl LocalSlots {
         Arc::new(Self { capacity: capacity.max(1), state: Mutex::default(), freed: Condvar::new() })
     }
 
-    /// Waits for a slot, at most [`LONGEST_WAIT`]; then there is none, and the compaction runs without. `give_up` is asked
-    /// before each wait; when it says true, nothing is waited for and nothing taken. Whoever makes it true calls
-    /// [`wake_all`](Self::wake_all).
+    /// Waits for a slot, at most [`LONGEST_WAIT`]; then there is none, and the compaction runs
+    /// without. `give_up` is asked before each wait; when it says true, nothing is waited for and
+    /// nothing taken. Whoever makes it true calls [`wake_all`](Self::wake_all).
     pub fn acquire(self: &Arc<Self>, give_up: impl Fn() -> bool) -> Option<LocalPermit> {
         let until = Instant::now() + LONGEST_WAIT;
         let mut state = self.state.lock();
@@ -94,12 +96,12 @@ impl Drop for LocalPermit {
 }
 
 thread_local! {
-    /// What the part that runs on this thread holds. Dropped with the thread, so that a part whose end RocksDB does not
-    /// tell still frees its slot.
+    /// What the subcompaction that runs on this thread holds. Dropped with the thread, so that a
+    /// subcompaction whose end RocksDB does not tell still frees its slot.
     static HELD: RefCell<Option<LocalPermit>> = const { RefCell::new(None) };
 }
 
-/// Keeps `permit` for the part that now runs on this thread; one kept before is freed.
+/// Keeps `permit` for the subcompaction that now runs on this thread; one kept before is freed.
 pub(crate) fn hold_on_this_thread(permit: Option<LocalPermit>) {
     HELD.with(|held| drop(held.replace(permit)));
 }

@@ -1,23 +1,29 @@
 //! What a worker returned, checked whole before RocksDB hears of it.
 //!
-//! After a job reported success, RocksDB renames its outputs, reads their footers, compares record counts and commits.
-//! What it then finds wrong is a background error that stops the store until it is reopened. So everything that it checks
-//! is checked here first, and more. A result is refused unless:
+//! After a job reported success, RocksDB renames its outputs, reads their footers, compares record
+//! counts and commits. What it then finds wrong is a background error that stops the store until it
+//! is reopened. So everything that it checks is checked here first, and more. A result is refused
+//! unless:
 //!
 //! - it parses, says success, and is for the level of the job;
-//! - each output is a file of its own in the job's output directory, carries the promised crc32c, and holds what was
-//!   promised: every block, every entry, order, range, counts, size, identity ([`ecotone_rocks_sys::verify`]);
-//! - where the store has a value log, each output says which segments its entries name, by how many bytes, as they do: what a table
-//!   does not name is removed;
-//! - what an output tells of its keys follows from them; a worker of an earlier version may have left that out;
-//! - the outputs are in ascending order and disjoint, inside the job's `[begin, end)`, and inside the keys of the inputs;
-//! - the entries it claims to have written are those in its outputs (RocksDB: `VerifyOutputRecordCount`);
-//! - the entries it claims to have read are those of the input tables (RocksDB: `VerifyInputRecordCount`). For one part of
-//!   several, only that they are not more: the sum over all parts is compared when all have ended (`siblings`).
+//! - each output is a file of its own in the job's output directory, carries the promised crc32c,
+//!   and holds what was promised: every block, every entry, order, range, counts, size, identity
+//!   ([`ecotone_rocks_sys::verify`]);
+//! - where the store has a value log, each output says which segments its entries name, by how many
+//!   bytes, as they do: what a table does not name is removed;
+//! - what an output tells of its keys follows from them; a worker of an earlier version may have
+//!   left that out;
+//! - the outputs are in ascending order and disjoint, inside the job's `[begin, end)`, and inside
+//!   the keys of the inputs;
+//! - the entries it claims to have written are those in its outputs (RocksDB:
+//!   `VerifyOutputRecordCount`);
+//! - the entries it claims to have read are those of the input tables (RocksDB:
+//!   `VerifyInputRecordCount`). For one subcompaction of several, only that they are not more: the
+//!   sum over all subcompactions is compared when all have ended (`subcompactions`).
 //!
-//! Every output is read and synced by itself ([`ReceivedTable::take`]), so that a table that comes early is done with while
-//! the worker still writes the next; then their directory is synced. A worker that forges a consistent result is outside the
-//! threat model.
+//! Every output is read and synced by itself ([`ReceivedTable::take`]), so that a table that comes
+//! early is done with while the worker still writes the next; then their directory is synced. A
+//! worker that forges a consistent result is outside the threat model.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -31,10 +37,12 @@ use ecotone_rocks_sys::verify::{
     recount_table,
 };
 
-use super::{Collects, RemoteJob, TableFormat};
-use crate::dedup::sketch::recounting;
+use super::RemoteJob;
+use crate::collectors::recounting;
+use crate::table_format::{Collects, TableFormat};
 
-/// Why a result was refused. Every kind means: remove the outputs, and let the job fall back to a local one.
+/// Why a result was refused. Every kind means: remove the outputs, and let the job fall back to a
+/// local one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
@@ -68,7 +76,8 @@ pub enum VerifyError {
     },
 }
 
-/// The proof that the outputs of one job are complete, checked and durable. Only [`verify_outputs`] makes it.
+/// The proof that the outputs of one job are complete, checked and durable. Only [`verify_outputs`]
+/// makes it.
 #[derive(Debug)]
 pub struct VerifiedResult {
     job: u64,
@@ -97,7 +106,8 @@ impl VerifiedResult {
     }
 }
 
-/// An output table that has come, is sound and durable. Whether it is the one promised is seen when the result has come, too.
+/// An output table that has come, is sound and durable. Whether it is the one promised is seen when
+/// the result has come, too.
 #[derive(Debug)]
 pub struct ReceivedTable {
     crc32c: u32,
@@ -106,9 +116,10 @@ pub struct ReceivedTable {
 }
 
 impl ReceivedTable {
-    /// Reads the whole table at `path`, which was written in `format`, and syncs it. `crc32c` is that of the whole file as it was
-    /// received; what was written is still checked: every block carries a checksum of its own. Reading ends soon, with an error, when
-    /// another thread sets `stop`; syncing does not.
+    /// Reads the whole table at `path`, which was written in `format`, and syncs it. `crc32c` is
+    /// that of the whole file as it was received; what was written is still checked: every block
+    /// carries a checksum of its own. Reading ends soon, with an error, when another thread sets
+    /// `stop`; syncing does not.
     pub fn take(
         path: &Path,
         crc32c: u32,
@@ -132,11 +143,11 @@ impl ReceivedTable {
     }
 }
 
-/// Checks everything that [`run_remote_compaction`](crate::run_remote_compaction) returned for `job`, whose output files must
-/// lie in [`RemoteJob::output_directory`], and makes them durable.
+/// Checks everything that [`run_remote_compaction`](crate::run_remote_compaction) returned for
+/// `job`, whose output files must lie in [`RemoteJob::output_directory`], and makes them durable.
 ///
-/// Reads every output twice: once for its checksum as a file, once for its entries. Whoever received the files piece by piece
-/// saves the first by [`verify_received_outputs`].
+/// Reads every output twice: once for its checksum as a file, once for its entries. Whoever
+/// received the files piece by piece saves the first by [`verify_received_outputs`].
 pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, VerifyError> {
     let parsed = RemoteResult::parse(result).map_err(malformed)?;
     let directory = job.output_directory();
@@ -153,7 +164,8 @@ pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, 
     verify_received_outputs(job, result, &tables)
 }
 
-/// As [`verify_outputs`], for outputs that were taken one by one as they came; `received` has them by name.
+/// As [`verify_outputs`], for outputs that were taken one by one as they came; `received` has them
+/// by name.
 pub fn verify_received_outputs(
     job: &RemoteJob,
     result: &[u8],
@@ -220,11 +232,13 @@ fn check_claims(job: &RemoteJob, result: &RemoteResult) -> Result<(), VerifyErro
     check_counts(job, result)
 }
 
-/// The counts that RocksDB really compares. Next to the job's own counts a result carries RocksDB's internal ones: the owner
-/// takes the records written from there, and adds the records of the input tables to the records read there, which a worker
-/// leaves at 0 (`CompactionJob::UpdateInternalStatsFromInputFiles`, `VerifyOutputRecordCount`).
+/// The counts that RocksDB really compares. Next to the job's own counts a result carries RocksDB's
+/// internal ones: the owner takes the records written from there, and adds the records of the input
+/// tables to the records read there, which a worker leaves at 0
+/// (`CompactionJob::UpdateInternalStatsFromInputFiles`, `VerifyOutputRecordCount`).
 ///
-/// `bytes` were written by this process's RocksDB: text of `name=number;` in blocks of braces, every string in hex.
+/// `bytes` were written by this process's RocksDB: text of `name=number;` in blocks of braces,
+/// every string in hex.
 fn check_internal_counts(bytes: &[u8], written: u64) -> Result<(), VerifyError> {
     let text = String::from_utf8_lossy(bytes);
     let count = |block: &str, name: &str| -> Option<u64> {
@@ -249,8 +263,9 @@ fn check_internal_counts(bytes: &[u8], written: u64) -> Result<(), VerifyError> 
     Ok(())
 }
 
-/// RocksDB's footer of a key that ends a table with a range deletion that goes on beyond it: the greatest sequence number
-/// and `kTypeRangeDeletion`, in 8 bytes, little-endian (db/dbformat.h, `kRangeTombstoneSentinel`).
+/// RocksDB's footer of a key that ends a table with a range deletion that goes on beyond it: the
+/// greatest sequence number and `kTypeRangeDeletion`, in 8 bytes, little-endian (db/dbformat.h,
+/// `kRangeTombstoneSentinel`).
 const RANGE_DELETION_SENTINEL: u64 = (((1 << 56) - 1) << 8) | 0xF;
 
 /// A user key and its footer of sequence number and kind.
@@ -267,8 +282,9 @@ fn check_order(job: &RemoteJob, outputs: &[RemoteOutput]) -> Result<(), VerifyEr
         let name = output.file_name.as_str();
         let (first, first_footer) = split_key(&output.smallest_internal_key, name)?;
         let (last, last_footer) = split_key(&output.largest_internal_key, name)?;
-        // The rule of RocksDB's own check (db/version_builder.cc): tables are apart in internal keys. Versions of one user
-        // key that a snapshot keeps may lie in two tables, the newer ones, with the greater footer, in the first.
+        // The rule of RocksDB's own check (db/version_builder.cc): tables are apart in internal
+        // keys. Versions of one user key that a snapshot keeps may lie in two tables, the newer
+        // ones, with the greater footer, in the first.
         if let Some((end, footer, previous)) = before {
             let apart = end < first || (end == first && footer > first_footer);
             if !apart {
@@ -313,7 +329,7 @@ fn check_counts(job: &RemoteJob, result: &RemoteResult) -> Result<(), VerifyErro
         return Ok(());
     };
     let read = result.stats.input_records;
-    let fits = if job.is_part() { read <= inputs } else { read == inputs };
+    let fits = if job.is_subcompaction() { read <= inputs } else { read == inputs };
     if !fits {
         return Err(VerifyError::Counts(format!("{read} records are said to be read, the inputs hold {inputs}")));
     }

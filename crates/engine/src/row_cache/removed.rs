@@ -1,5 +1,6 @@
-//! Ranges of keys that were removed lately, so that a row tells when it is asked for whether it is in one. To look through all rows for each range
-//! would hold up everybody, the longer the more there are.
+//! Ranges of keys that were removed lately, so that a row tells when it is asked for whether it is
+//! in one. To look through all rows for each range would hold up everybody, the longer the more
+//! there are.
 //!
 //! Bounds: [`MAX_RANGES`]; a row that nobody asked for since more of them is taken for removed.
 //!
@@ -11,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-/// Ranges that are remembered. To look through all of them takes some microseconds, once for each row that was not asked for meanwhile.
+/// Ranges that are remembered. To look through all of them takes some microseconds, once for each
+/// row that was not asked for meanwhile.
 pub(super) const MAX_RANGES: usize = 1024;
 
 /// The ranges that were removed last.

@@ -1,11 +1,12 @@
+use ecotone_valuelog::pointer::{Pointer, SegmentNumber};
+
 use super::*;
 use crate::header::{Attributes, PLAIN, encode_separated};
-use crate::values::pointer::{Pointer, SegmentNumber};
 use crate::{OpenMode, Store, StoreOptions, WriteOptions};
 
-mod of_places;
+mod of_cached_pointers;
 
-const ROOM: u64 = 8 << 20;
+const SPACE: u64 = 8 << 20;
 
 fn batch(changes: &[(&str, Option<&str>)]) -> WriteBatch {
     let mut batch = WriteBatch::default();
@@ -19,7 +20,7 @@ fn batch(changes: &[(&str, Option<&str>)]) -> WriteBatch {
 }
 
 fn write(rows: &RowCache, changes: &[(&str, Option<&str>)]) {
-    rows.begin_write(&batch(changes), Apart::Nothing).succeed();
+    rows.begin_write(&batch(changes), SeparatedWrites::Nothing).succeed();
 }
 
 fn told(rows: &RowCache, key: &str) -> Option<String> {
@@ -37,7 +38,7 @@ fn absent(rows: &RowCache, key: &str) -> Absent {
 
 #[test]
 fn what_was_written_or_found_is_told_until_it_is_changed() {
-    let rows = RowCache::new(ROOM, false);
+    let rows = RowCache::new(SPACE, false);
     let (a, b) = (absent(&rows, "a"), absent(&rows, "b"));
     rows.keep(a, b"a", b"1");
     rows.keep(b, b"b", b"");
@@ -57,7 +58,7 @@ fn what_was_written_or_found_is_told_until_it_is_changed() {
 
 #[test]
 fn who_was_told_a_row_keeps_it_over_a_write() {
-    let rows = RowCache::new(ROOM, false);
+    let rows = RowCache::new(SPACE, false);
     read(&rows, "a", "@one");
     let bytes = rows.counts().bytes;
     let told_before = rows.get(b"a").ok().unwrap();
@@ -71,10 +72,10 @@ fn who_was_told_a_row_keeps_it_over_a_write() {
 
 #[test]
 fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
-    let rows = RowCache::new(ROOM, false);
+    let rows = RowCache::new(SPACE, false);
     let before = absent(&rows, "a");
     let change = batch(&[("a", Some("new"))]);
-    let writing = rows.begin_write(&change, Apart::Nothing);
+    let writing = rows.begin_write(&change, SeparatedWrites::Nothing);
     // Found before the write, which RocksDB may have done already.
     rows.keep(before, b"a", b"old");
     assert_eq!(told(&rows, "a"), None);
@@ -85,7 +86,7 @@ fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
     rows.keep(meanwhile, b"a", b"old");
     assert_eq!(told(&rows, "a").as_deref(), Some("new"));
     // One that was told before is not told while it changes.
-    let writing = rows.begin_write(&change, Apart::Nothing);
+    let writing = rows.begin_write(&change, SeparatedWrites::Nothing);
     assert_eq!(told(&rows, "a"), None);
     drop(writing);
     assert_eq!(told(&rows, "a"), None, "what became of a write that failed is for RocksDB to say");
@@ -93,10 +94,11 @@ fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
 
 #[test]
 fn of_two_writes_at_a_time_neither_says_what_a_key_has() {
-    let rows = RowCache::new(ROOM, false);
+    let rows = RowCache::new(SPACE, false);
     read(&rows, "a", "0");
     let (one, other) = (batch(&[("a", Some("1"))]), batch(&[("a", Some("2"))]));
-    let (first, second) = (rows.begin_write(&one, Apart::Nothing), rows.begin_write(&other, Apart::Nothing));
+    let (first, second) =
+        (rows.begin_write(&one, SeparatedWrites::Nothing), rows.begin_write(&other, SeparatedWrites::Nothing));
     second.succeed();
     assert_eq!(told(&rows, "a"), None);
     first.succeed();
@@ -109,14 +111,14 @@ fn of_two_writes_at_a_time_neither_says_what_a_key_has() {
 #[test]
 fn a_range_that_is_removed_takes_its_rows_and_a_wide_one_all() {
     for (to, takes_all) in [("3", false), ("5", true)] {
-        let rows = RowCache::new(ROOM, false);
+        let rows = RowCache::new(SPACE, false);
         let keys: Vec<String> = (0..1000).map(|number| format!("{number:03}")).collect();
         keys.iter().for_each(|key| read(&rows, key, "value"));
         let stale = absent(&rows, "25");
         let mut removal = WriteBatch::default();
         removal.delete_range("25", to);
         removal.put("300", "again");
-        let writing = rows.begin_write(&removal, Apart::Nothing);
+        let writing = rows.begin_write(&removal, SeparatedWrites::Nothing);
         assert_eq!(told(&rows, "000"), None, "any row may be in the range");
         writing.succeed();
         rows.keep(stale, b"25", b"stale");
@@ -154,12 +156,12 @@ fn read_many(rows: &RowCache, keys: u64) {
 
 #[test]
 fn rows_that_are_not_freed_yet_and_those_that_come_fit_together() {
-    let rows = RowCache::new(ROOM, false);
+    let rows = RowCache::new(SPACE, false);
     // More than there is room for; and half of that, at first.
-    let (keys, most) = (ROOM / 128, ROOM);
-    read_many(&rows, ROOM / 2 / weight(16));
+    let (keys, most) = (SPACE / 128, SPACE);
+    read_many(&rows, SPACE / 2 / weight(16));
     let half = rows.counts().bytes;
-    assert!(half > ROOM / 3 && half < ROOM * 2 / 3, "{half}");
+    assert!(half > SPACE / 3 && half < SPACE * 2 / 3, "{half}");
     // The thread does not get to it.
     let gone = rows.let_go().unwrap();
     assert_eq!(told(&rows, "00000001"), None);
@@ -167,7 +169,7 @@ fn rows_that_are_not_freed_yet_and_those_that_come_fit_together() {
         read_many(&rows, keys);
         write(&rows, &[("written", Some("value"))]);
         let all = rows.counts().bytes;
-        assert!(all > ROOM * 3 / 4 && all <= most, "{all}");
+        assert!(all > SPACE * 3 / 4 && all <= most, "{all}");
     }
     // Another wide removal takes what has come, and lets go of nothing more.
     let came = (0..keys).map(|number| format!("{number:08}")).find(|key| told(&rows, key).is_some()).unwrap();
@@ -177,7 +179,7 @@ fn rows_that_are_not_freed_yet_and_those_that_come_fit_together() {
     drop(gone);
     read_many(&rows, keys);
     let again = rows.counts().bytes;
-    assert!(again > ROOM * 3 / 4 && again <= most, "{again}");
+    assert!(again > SPACE * 3 / 4 && again <= most, "{again}");
     remove(&rows, "0", "9");
     until_freed(&rows);
     assert_eq!(rows.counts().bytes, 0);
@@ -186,11 +188,12 @@ fn rows_that_are_not_freed_yet_and_those_that_come_fit_together() {
 fn remove(rows: &RowCache, from: &str, to: &str) {
     let mut removal = WriteBatch::default();
     removal.delete_range(from, to);
-    rows.begin_write(&removal, Apart::Nothing).succeed();
+    rows.begin_write(&removal, SeparatedWrites::Nothing).succeed();
 }
 
-/// Has what `rows` tell compared with the truth, while keys are written, read and removed. What is written are pointers and values that stand with their
-/// keys, each another one, some of them behind a longer header than a place takes.
+/// Has what `rows` tell compared with the truth, while keys are written, read and removed. What is
+/// written are pointers and values that stand with their keys, each another one, some of them
+/// behind a longer header than a place takes.
 fn compare_with_truth(rows: &RowCache, keys: u64, steps: u64) {
     let mut truth = std::collections::BTreeMap::new();
     let mut state = 7_u64;
@@ -210,7 +213,7 @@ fn compare_with_truth(rows: &RowCache, keys: u64, steps: u64) {
                 };
                 let mut change = WriteBatch::default();
                 change.put(&key, &written);
-                let writing = rows.begin_write(&change, Apart::Nothing);
+                let writing = rows.begin_write(&change, SeparatedWrites::Nothing);
                 if random(10) == 0 {
                     // RocksDB may have it all the same.
                     drop(writing);
@@ -253,7 +256,10 @@ fn compare_with_truth(rows: &RowCache, keys: u64, steps: u64) {
         let hash = XxHash3_64::oneshot(key.as_bytes());
         let mut shard = rows.shard(hash).lock();
         let has_row = shard.rows.peek(&hash).is_some();
-        assert!(!has_row || shard.places.take(rows.tag(key.as_bytes())).is_none(), "{key} has a row and a place");
+        assert!(
+            !has_row || shard.cached_pointers.take(rows.tag(key.as_bytes())).is_none(),
+            "{key} has a row and a place"
+        );
     }
 }
 
@@ -265,18 +271,18 @@ fn with_long_header(segment: u32) -> Vec<u8> {
     let mut stored = Vec::new();
     let pointer = Pointer { segment: SegmentNumber(segment), offset: 4096, value_bytes: 5 };
     encode_separated(&header, pointer, &mut stored);
-    assert!(stored.len() > places::MAX_PLACE_BYTES);
+    assert!(stored.len() > cached_pointers::MAX_CACHED_POINTER_BYTES);
     stored
 }
 
 /// How many keys have a place and no row.
-fn places(rows: &RowCache) -> usize {
-    rows.shards.iter().map(|shard| shard.lock().places.count()).sum()
+fn cached_pointers(rows: &RowCache) -> usize {
+    rows.shards.iter().map(|shard| shard.lock().cached_pointers.count()).sum()
 }
 
 #[test]
 fn after_ranges_of_any_size_nothing_is_told_that_was_removed() {
-    compare_with_truth(&RowCache::new(ROOM, false), 4000, 60_000);
+    compare_with_truth(&RowCache::new(SPACE, false), 4000, 60_000);
 }
 
 fn told_pointer(rows: &RowCache, key: &str) -> Option<u32> {
@@ -288,7 +294,7 @@ fn told_pointer(rows: &RowCache, key: &str) -> Option<u32> {
 
 #[test]
 fn rows_that_are_asked_for_outlive_any_number_of_removed_ranges() {
-    let rows = RowCache::new(ROOM, false);
+    let rows = RowCache::new(SPACE, false);
     read(&rows, "often", "value");
     read(&rows, "seldom", "value");
     for number in 0..3 * removed::MAX_RANGES {
@@ -305,7 +311,7 @@ fn rows_that_are_asked_for_outlive_any_number_of_removed_ranges() {
 
 #[test]
 fn a_value_does_not_bring_back_a_row_that_was_removed() {
-    let rows = RowCache::new(ROOM, false);
+    let rows = RowCache::new(SPACE, false);
     read(&rows, "key", "pointer");
     let row = rows.get(b"key").ok().unwrap();
     remove(&rows, "kex", "kez");
@@ -345,8 +351,9 @@ fn it_takes_what_it_was_given_and_keeps_what_is_read_often() {
 
 #[test]
 fn no_reader_sees_an_older_value_after_a_newer_one() {
-    // What RocksDB is to the cache: the truth, changed while the cache is told of it. In the second one rows give way to one another all the time.
-    let (roomy, crowded) = (RowCache::new(ROOM, false), RowCache::new(4096, true));
+    // What RocksDB is to the cache: the truth, changed while the cache is told of it. In the second
+    // one rows give way to one another all the time.
+    let (roomy, crowded) = (RowCache::new(SPACE, false), RowCache::new(4096, true));
     for rows in [roomy, crowded] {
         const KEYS: usize = 64;
         let truth = [const { AtomicU64::new(0) }; KEYS];
@@ -370,7 +377,7 @@ fn no_reader_sees_an_older_value_after_a_newer_one() {
                         let which = round % (KEYS / 2) * 2 + thread;
                         let mut change = WriteBatch::default();
                         change.put(&keys[which], stored_for(truth[which].load(Ordering::SeqCst) + 1));
-                        let write = rows.begin_write(&change, Apart::Nothing);
+                        let write = rows.begin_write(&change, SeparatedWrites::Nothing);
                         truth[which].fetch_add(1, Ordering::SeqCst);
                         write.succeed();
                     }
@@ -405,13 +412,13 @@ fn no_reader_sees_an_older_value_after_a_newer_one() {
                 assert_eq!(number_of(&row), truth.load(Ordering::SeqCst));
             }
         }
-        assert_eq!(places(&rows) > 0, rows.has_pointers);
+        assert_eq!(cached_pointers(&rows) > 0, rows.has_pointers);
     }
 }
 
 #[test]
 fn a_value_is_told_with_its_pointer_until_that_is_changed() {
-    let rows = RowCache::new(ROOM, false);
+    let rows = RowCache::new(SPACE, false);
     let row = |key: &str| rows.get(key.as_bytes()).ok().unwrap();
     let value = |key: &str| row(key).value().map(|value| String::from_utf8(value.to_vec()).unwrap());
     write(&rows, &[("a", Some("pointer")), ("b", Some("other"))]);
@@ -437,7 +444,7 @@ fn a_value_is_told_with_its_pointer_until_that_is_changed() {
     assert_eq!(value("b").map(|value| value.len()), Some(MAX_VALUE_BYTES));
 }
 
-/// What is stored in the place of a value that lies apart, or with a value that does not.
+/// What is stored in the place of a value that is separated, or with a value that does not.
 fn stored(segment: Option<u32>, payload: &[u8]) -> Vec<u8> {
     let mut stored = Vec::new();
     match segment {
@@ -452,7 +459,7 @@ fn stored(segment: Option<u32>, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_row_that_had_its_value_has_the_one_that_was_written() {
-    let rows = RowCache::new(ROOM, false);
+    let rows = RowCache::new(SPACE, false);
     let value = |key: &str| rows.get(key.as_bytes()).ok().unwrap().value().map(<[u8]>::to_vec);
     let keys = ["a", "b", "c", "d", "e"];
     for key in keys {
@@ -461,7 +468,8 @@ fn a_row_that_had_its_value_has_the_one_that_was_written() {
             rows.keep_value(&rows.get(key.as_bytes()).ok().unwrap(), b"old");
         }
     }
-    // The values of a batch, one of which stays with its key, and what is written; a deletion comes between them.
+    // The values of a batch, one of which stays with its key, and what is written; a deletion comes
+    // between them.
     let long = [b'l'; MAX_VALUE_BYTES + 1];
     let (mut before, mut written) = (WriteBatch::default(), WriteBatch::default());
     let changes: [(&str, Option<u32>, &[u8]); 4] =
@@ -474,7 +482,7 @@ fn a_row_that_had_its_value_has_the_one_that_was_written() {
             written.delete("c");
         }
     }
-    rows.begin_write(&written, Apart::Records(&before)).succeed();
+    rows.begin_write(&written, SeparatedWrites::Records(&before)).succeed();
     for (key, segment, payload) in changes {
         assert_eq!(rows.get(key.as_bytes()).ok().unwrap().stored(), stored(segment, payload), "{key}");
     }
@@ -486,27 +494,27 @@ fn a_row_that_had_its_value_has_the_one_that_was_written() {
     // A single one.
     let mut single = WriteBatch::default();
     single.put("a", stored(Some(4), b"newer"));
-    rows.begin_write(&single, Apart::Value(b"newer")).succeed();
+    rows.begin_write(&single, SeparatedWrites::Value(b"newer")).succeed();
     assert_eq!(value("a").as_deref(), Some(b"newer".as_slice()));
     // Of two at a time nobody knows which was the last.
-    let one = rows.begin_write(&single, Apart::Value(b"one"));
-    let other = rows.begin_write(&single, Apart::Value(b"other"));
+    let one = rows.begin_write(&single, SeparatedWrites::Value(b"one"));
+    let other = rows.begin_write(&single, SeparatedWrites::Value(b"other"));
     one.succeed();
     other.succeed();
     assert!(rows.get(b"a").is_err());
     rows.keep(absent(&rows, "a"), b"a", &stored(Some(4), b"newer"));
-    drop(rows.begin_write(&single, Apart::Value(b"never")));
+    drop(rows.begin_write(&single, SeparatedWrites::Value(b"never")));
     assert!(rows.get(b"a").is_err(), "it failed");
 }
 
 #[test]
 fn bytes_of_a_pointer_are_never_taken_for_a_value() {
-    let rows = RowCache::new(ROOM, false);
+    let rows = RowCache::new(SPACE, false);
     rows.keep(absent(&rows, "a"), b"a", &stored(Some(1), b"old"));
     rows.keep_value(&rows.get(b"a").ok().unwrap(), b"old");
     let mut batch = WriteBatch::default();
     batch.put("a", stored(Some(2), b"new"));
-    rows.begin_write(&batch, Apart::Records(&batch)).succeed();
+    rows.begin_write(&batch, SeparatedWrites::Records(&batch)).succeed();
     assert_eq!(rows.get(b"a").ok().unwrap().value(), None);
 }
 
@@ -539,7 +547,7 @@ fn a_value_that_is_large_for_its_cache_costs_no_row() {
 #[test]
 fn a_row_that_leads_to_a_segment_that_has_gone_is_asked_of_rocksdb() {
     let directory = tempfile::tempdir().unwrap();
-    let options = StoreOptions { row_cache_bytes: Some(ROOM), ..StoreOptions::separated(128) };
+    let options = StoreOptions { row_cache_bytes: Some(SPACE), ..StoreOptions::separated(128) };
     let store = Store::open(directory.path(), OpenMode::Create, options).unwrap();
     let value = [b'v'; 300];
     store.put(b"key", &value).unwrap();
@@ -550,7 +558,7 @@ fn a_row_that_leads_to_a_segment_that_has_gone_is_asked_of_rocksdb() {
         rows.keep(absent, key, &stored(Some(999), &value));
     };
     stale(b"key");
-    assert_eq!(store.get_at_once(b"key").unwrap().as_deref(), Some(&value[..]));
+    assert_eq!(store.try_get(b"key").unwrap().as_deref(), Some(&value[..]));
     assert_ne!(told_pointer(rows, "key"), Some(999));
     stale(b"key");
     {
@@ -558,14 +566,14 @@ fn a_row_that_leads_to_a_segment_that_has_gone_is_asked_of_rocksdb() {
         assert_eq!(found.as_deref(), Some(&value[..]));
     }
     stale(b"gone");
-    assert_eq!(store.get_at_once(b"gone").unwrap().as_deref(), None);
+    assert_eq!(store.try_get(b"gone").unwrap().as_deref(), None);
     store.close().unwrap();
 }
 
 #[test]
 fn a_store_tells_its_rows_the_values_that_it_writes() {
     let directory = tempfile::tempdir().unwrap();
-    let options = StoreOptions { row_cache_bytes: Some(ROOM), ..StoreOptions::separated(128) };
+    let options = StoreOptions { row_cache_bytes: Some(SPACE), ..StoreOptions::separated(128) };
     let store = Store::open(directory.path(), OpenMode::Create, options).unwrap();
     let of_row = |key: &[u8]| store.rows.as_ref().unwrap().get(key).ok().unwrap().value().map(<[u8]>::to_vec);
     let (long, short) = (|byte: u8| vec![byte; 300], b"short");

@@ -1,4 +1,5 @@
-//! A write that is under way: while it is, what it changes is neither told nor kept; when it is over, rows have what it wrote, or are gone.
+//! A write that is under way: while it is, what it changes is neither told nor kept; when it is
+//! over, rows have what it wrote, or are gone.
 //!
 //! Threads: any number at a time, each with a write of its own.
 
@@ -11,7 +12,7 @@ use crate::header::{Header, Kind};
 
 /// Where the values are that the pointers of a batch lead to.
 #[derive(Clone, Copy)]
-pub(crate) enum Apart<'v> {
+pub(crate) enum SeparatedWrites<'v> {
     /// The batch has no pointers.
     Nothing,
     /// That of its only record.
@@ -28,13 +29,13 @@ pub(super) enum MadeOf<'v> {
     Stored(&'v [u8]),
 }
 
-impl<'v> Apart<'v> {
+impl<'v> SeparatedWrites<'v> {
     /// One for each record of the batch, or none at all.
     fn records(self) -> impl Iterator<Item = Option<MadeOf<'v>>> {
         let (value, batch) = match self {
-            Apart::Nothing => (None, None),
-            Apart::Value(value) => (Some(MadeOf::Value(value)), None),
-            Apart::Records(batch) => (None, Some(batch)),
+            SeparatedWrites::Nothing => (None, None),
+            SeparatedWrites::Value(value) => (Some(MadeOf::Value(value)), None),
+            SeparatedWrites::Records(batch) => (None, Some(batch)),
         };
         let made_of = |record| match record {
             Ok(Record::Put { value, .. }) => Some(MadeOf::Stored(value)),
@@ -61,7 +62,7 @@ impl<'v> MadeOf<'v> {
 pub(crate) struct Writing<'c> {
     pub(super) cache: &'c RowCache,
     pub(super) batch: &'c WriteBatch,
-    pub(super) apart: Apart<'c>,
+    pub(super) separated: SeparatedWrites<'c>,
     pub(super) changes_all: bool,
     pub(super) is_written: bool,
 }
@@ -75,9 +76,9 @@ impl Writing<'_> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        let mut apart = self.apart.records();
+        let mut separated = self.separated.records();
         for record in records(self.batch.data()) {
-            let made_of = apart.next().flatten();
+            let made_of = separated.next().flatten();
             match record {
                 Ok(Record::Put { key, value: stored, .. }) => {
                     let hash = XxHash3_64::oneshot(key);

@@ -1,18 +1,22 @@
-//! Rows that a scan takes from RocksDB before its caller asks for them, so that the device reads many values at a time.
+//! Rows that a scan takes from RocksDB before its caller asks for them, so that the device reads
+//! many values at a time.
 //!
-//! A scan whose values are in memory is not held up by it: nothing is taken ahead until a value was waited for. Then a few rows are, and
-//! twice as many each time a value is waited for all the same. The kernel is asked to read their values; what is read is checked when
-//! its turn comes, so an error comes at its own key.
+//! A scan whose values are in memory is not throttled by it: nothing is taken ahead until a value
+//! was waited for. Then a few rows are, and twice as many each time a value is waited for all the
+//! same. The kernel is asked to read their values; what is read is checked when its turn comes, so
+//! an error comes at its own key.
 //!
-//! Invariants: at most [`MAX_ROWS`] rows are ahead, and no row is taken while those that are have [`MAX_BYTES`] or more.
+//! Invariants: at most [`MAX_ROWS`] rows are ahead, and no row is taken while those that are have
+//! [`MAX_BYTES`] or more.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use ecotone_valuelog::ValueLog;
+
 use super::rows::Rows;
 use crate::Result;
 use crate::header::{Header, Kind};
-use crate::values::ValueLog;
 
 /// Rows that are taken ahead at first, and at most: beyond, devices do not become faster.
 const FIRST_ROWS: usize = 8;
@@ -21,10 +25,12 @@ pub(super) const MAX_ROWS: usize = 64;
 /// Bytes of rows and of their values from which on no further row is taken ahead.
 pub(super) const MAX_BYTES: usize = 1024 * 1024;
 
-/// A value that took so long was waited for. From memory one takes less than a tenth of it, from a fast device twice as long.
+/// A value that took so long was waited for. From memory one takes less than a tenth of it, from a
+/// fast device twice as long.
 const WAITED: Duration = Duration::from_micros(40);
 
-/// Of the values that are in memory one in so many is timed, and those whose number is a power of two.
+/// Of the values that are in memory one in so many is timed, and those whose number is a power of
+/// two.
 const TIMED: u32 = 16;
 
 /// A row that was taken ahead.
@@ -55,7 +61,8 @@ impl Ahead {
         self.wanted > 0
     }
 
-    /// The next row, with those behind it taken ahead. `None` at the end; an error comes behind the rows before it.
+    /// The next row, with those behind it taken ahead. `None` at the end; an error comes behind the
+    /// rows before it.
     pub(super) fn next(&mut self, rows: &mut Rows<'_>, values: &ValueLog) -> Result<Option<Row>> {
         // Half of them at a time: the device is kept busy, and asked in batches.
         if self.rows.len() <= self.wanted / 2 {

@@ -1,12 +1,13 @@
 //! The rows of a range in RocksDB, one after the other.
 //!
-//! What it stepped over on its way, since that is gone, it tells at the end, with the range in which that was: see [`crate::cleanup`].
+//! What it stepped over on its way, since that is gone, it tells at the end, with the range in
+//! which that was: see [`crate::cleanup`].
 
 use rust_rocksdb::DBRawIterator;
 
 use super::Direction;
-use crate::at_once::{self, AtOnce, MAX_SKIPPED, skipped_by};
 use crate::cleanup::{self, MIN_NOTED};
+use crate::non_blocking::{self, MAX_SKIPPED, NonBlockingReads, skipped_by};
 use crate::{Error, Result};
 
 /// Keys and what is stored with them, in one direction.
@@ -15,7 +16,7 @@ pub(super) struct Rows<'s> {
     direction: Direction,
     state: State,
     /// How it is read where nobody waits for the device.
-    at_once: Option<&'s AtOnce>,
+    non_blocking: Option<&'s NonBlockingReads>,
     /// From the first key to before the second, or to the end.
     bounds: (Vec<u8>, Option<Vec<u8>>),
     /// Deletions that it has stepped over.
@@ -23,7 +24,7 @@ pub(super) struct Rows<'s> {
     /// All entries.
     skipped: u64,
     /// Who is told.
-    told: &'s cleanup::Shared,
+    told: &'s cleanup::CleanupState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,12 +43,12 @@ impl<'s> Rows<'s> {
         rows: DBRawIterator<'s>,
         direction: Direction,
         bounds: Option<(Vec<u8>, Option<Vec<u8>>)>,
-        at_once: Option<&'s AtOnce>,
-        told: &'s cleanup::Shared,
+        non_blocking: Option<&'s NonBlockingReads>,
+        told: &'s cleanup::CleanupState,
     ) -> Self {
         let state = if bounds.is_none() { State::End } else { State::Begin };
         let bounds = bounds.unwrap_or_default();
-        Self { rows, direction, state, at_once, bounds, deletions: 0, skipped: 0, told }
+        Self { rows, direction, state, non_blocking, bounds, deletions: 0, skipped: 0, told }
     }
 
     /// Goes to the next row. `false` where there is none; so it stays, also after an error.
@@ -57,22 +58,22 @@ impl<'s> Rows<'s> {
             return Ok(false);
         }
         let leaves_one = self.state == State::Within;
-        let skipped = match self.at_once {
+        let skipped = match self.non_blocking {
             None => skipped_by(|| self.step()),
-            Some(at_once) => skipped_by(|| at_once.read(|| self.step())),
+            Some(non_blocking) => skipped_by(|| non_blocking.read(|| self.step())),
         };
         self.deletions += skipped.deletions;
         self.skipped += skipped.entries.saturating_sub(leaves_one.into());
-        if self.at_once.is_some() && self.deletions > MAX_SKIPPED {
+        if self.non_blocking.is_some() && self.deletions > MAX_SKIPPED {
             self.state = State::End;
-            return Err(Error::WouldWait);
+            return Err(Error::WouldBlock);
         }
         if self.rows.valid() {
             self.state = State::Within;
             return Ok(true);
         }
         self.state = State::End;
-        let map_error = if self.at_once.is_some() { at_once::error } else { at_once::skipping_error };
+        let map_error = if self.non_blocking.is_some() { non_blocking::error } else { non_blocking::skipping_error };
         if let Err(error) = self.rows.status() {
             // Who waits comes this way again, and tells as far as where.
             self.told.count(std::mem::take(&mut self.skipped));

@@ -1,5 +1,5 @@
-//! Scans that take rows ahead, as they do where values must be waited for. (Whether they must is a matter of the device, so here they
-//! are told to.)
+//! Scans that take rows ahead, as they do where values must be waited for. (Whether they must is a
+//! matter of the device, so here they are told to.)
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use crate::{OpenMode, Separation, StoreOptions};
 
 const VALUES: usize = 500;
 
-/// Values of 0 to 2000 bytes, of which those from 100 on are kept apart, over several segments.
+/// Values of 0 to 2000 bytes, of which those from 100 on are separated, over several segments.
 fn filled() -> (tempfile::TempDir, Store, BTreeMap<Vec<u8>, Vec<u8>>) {
     let directory = tempfile::tempdir().unwrap();
     let separation = Some(Separation { min_bytes: 100, segment_bytes: 64 * 1024 });
@@ -63,7 +63,7 @@ fn a_damaged_value_is_an_error_at_its_own_key_and_the_entries_before_it_come_fir
         let rows = store.db.get_pinned_cf(&store.family, &damaged).unwrap().unwrap();
         Header::decode(&rows).unwrap()
     }) else {
-        panic!("it is kept apart")
+        panic!("it is separated")
     };
     let path = store.values.as_ref().unwrap().log.segment(pointer.segment).unwrap().path().to_path_buf();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();

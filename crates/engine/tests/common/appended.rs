@@ -1,4 +1,5 @@
-//! Where the records end in files that are appended to: behind them may be zeros, which are reserved space.
+//! Where the records end in files that are appended to: behind them may be zeros, which are
+//! reserved space.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,8 +18,8 @@ fn number(bytes: &[u8]) -> usize {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
 }
 
-/// Where the records of a sound WAL begin, and where the last one ends. Its framing is a checksum of 4 bytes, a length of 2 and a
-/// type, in blocks.
+/// Where the records of a sound WAL begin, and where the last one ends. Its framing is a checksum
+/// of 4 bytes, a length of 2 and a type, in blocks.
 fn walk_wal(wal: &[u8]) -> (Vec<usize>, usize) {
     let (mut begins, mut at, mut end) = (Vec::new(), 0, 0);
     while at + WAL_HEADER_BYTES <= wal.len() {
@@ -61,7 +62,8 @@ fn segment_end(segment: &[u8]) -> usize {
     segment_records(segment).last().map_or(SEGMENT_HEADER_BYTES, |last| last.end)
 }
 
-/// The length of a sound WAL or segment without what is reserved behind its last record; of another file its length.
+/// The length of a sound WAL or segment without what is reserved behind its last record; of another
+/// file its length.
 pub fn written_bytes(path: &Path) -> u64 {
     let bytes = std::fs::read(path).unwrap();
     let end = match path.extension().and_then(|extension| extension.to_str()) {

@@ -1,4 +1,5 @@
-//! A small store, its contents and the model beside it. The tests of the federation use this file, too.
+//! A small store, its contents and the model beside it. The tests of the federation use this file,
+//! too.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +41,8 @@ pub fn value_of(key: &[u8], number: u64, bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Writes `writes` values over `keys` keys in an order that mixes them, and what then is stored into `model`.
+/// Writes `writes` values over `keys` keys in an order that mixes them, and what then is stored
+/// into `model`.
 pub fn fill(store: &Store, model: &mut Model, seed: u64, writes: u64, keys: u64) {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     for number in 0..writes {

@@ -1,18 +1,22 @@
 //! A disk that loses what was not synced.
 //!
-//! A [`Recorder`] is the tap of a store: it writes down every change of the store's directory in the order in which they
-//! happened. An [`Image`] is what a disk makes of the first so many of them: what processes see, what is durable, and what lies
-//! between. [`Image::after_power_loss`] writes into a directory what the disk may hold after a loss of power at that moment:
+//! A [`Recorder`] is the tap of a store: it writes down every change of the store's directory in
+//! the order in which they happened. An [`Image`] is what a disk makes of the first so many of
+//! them: what processes see, what is durable, and what lies between. [`Image::after_power_loss`]
+//! writes into a directory what the disk may hold after a loss of power at that moment:
 //!
 //! - bytes that a sync of the file covered, and names that a sync of their directory covered;
-//! - of the other bytes of each file any part: none, all, a begin, some writes with holes of zeros between, all but some sectors;
-//! - behind what was written to a WAL or segment zeros: space that was reserved for more. It is cut off when the file is ended,
-//!   and in a WAL that is followed by another one a later sync covers that;
-//! - of the other changes of names in each directory a begin, in their order, as a journal keeps them. Nothing is promised
-//!   between directories, nor between a file's bytes and its name.
+//! - of the other bytes of each file any part: none, all, a begin, some writes with holes of zeros
+//!   between, all but some sectors;
+//! - behind what was written to a WAL or segment zeros: space that was reserved for more. It is cut
+//!   off when the file is ended, and in a WAL that is followed by another one a later sync covers
+//!   that;
+//! - of the other changes of names in each directory a begin, in their order, as a journal keeps
+//!   them. Nothing is promised between directories, nor between a file's bytes and its name.
 //!
-//! Changes are told after they happened. A name that comes up while its directory is being synced may so be taken for durable
-//! a moment too early; bytes never are, since a sync tells how many it covers.
+//! Changes are told after they happened. A name that comes up while its directory is being synced
+//! may so be taken for durable a moment too early; bytes never are, since a sync tells how many it
+//! covers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +29,8 @@ use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 
 use super::random::Random;
 
-/// A change of the directory, or what the test says of its progress. Paths are relative to the recorded root.
+/// A change of the directory, or what the test says of its progress. Paths are relative to the
+/// recorded root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     Created(PathBuf),
@@ -65,8 +70,8 @@ impl Recorded {
     }
 }
 
-/// The moments to look at, as numbers of changes that have happened by then, rising: right before or right after each sync, and so many
-/// elsewhere.
+/// The moments to look at, as numbers of changes that have happened by then, rising: right before
+/// or right after each sync, and so many elsewhere.
 pub fn moments(changes: &[Recorded], elsewhere: usize, random: &mut Random) -> Vec<usize> {
     let syncs = (0..changes.len()).filter(|number| changes[*number].is_sync());
     let mut moments: Vec<_> = syncs.map(|number| number + random.below(2)).collect();
@@ -154,7 +159,8 @@ struct Node {
     durable_len: u64,
     pending: Vec<Pending>,
     reserves: Reserves,
-    /// Whether it is written over in place: then a write that comes after a sync is covered by none.
+    /// Whether it is written over in place: then a write that comes after a sync is covered by
+    /// none.
     is_overwritten: bool,
 }
 
@@ -294,7 +300,8 @@ impl Node {
 /// What a disk writes whole or not at all.
 const SECTOR_BYTES: usize = 512;
 
-/// Makes a hole of the sectors from that of `from` to that of `to`, as far as they are behind `durable`.
+/// Makes a hole of the sectors from that of `from` to that of `to`, as far as they are behind
+/// `durable`.
 pub fn zero_sectors(bytes: &mut [u8], durable: usize, from: usize, to: usize) {
     let from = durable.max(from / SECTOR_BYTES * SECTOR_BYTES);
     let to = to.next_multiple_of(SECTOR_BYTES).min(bytes.len());
@@ -307,8 +314,8 @@ pub fn zero_sectors(bytes: &mut [u8], durable: usize, from: usize, to: usize) {
 const MAX_RESERVED_PAGES: usize = 64;
 const PAGE_BYTES: usize = 4096;
 
-/// Makes a file as long as it is while it is appended to, where `written` bytes were: every other time, since a file need not
-/// have reserved anything.
+/// Makes a file as long as it is while it is appended to, where `written` bytes were: every other
+/// time, since a file need not have reserved anything.
 fn reserve(bytes: &mut Vec<u8>, written: usize, random: &mut Random) {
     if random.once_in(2) {
         let pages = *random.of(&[0, 1, MAX_RESERVED_PAGES]);
@@ -427,7 +434,8 @@ impl Image {
         }
     }
 
-    /// A process dies: what it had reserved is there for others to see. Writes below `root`, which is empty, what the next one finds.
+    /// A process dies: what it had reserved is there for others to see. Writes below `root`, which
+    /// is empty, what the next one finds.
     pub fn after_kill(&mut self, root: &Path, random: &mut Random) {
         for node in self.nodes.iter_mut().filter(|node| node.reserves == Reserves::Space) {
             let mut bytes = node.all();
@@ -486,7 +494,8 @@ impl Image {
     }
 }
 
-/// Each record of a MANIFEST is synced before the next one is written, so that at most its last one can be torn.
+/// Each record of a MANIFEST is synced before the next one is written, so that at most its last one
+/// can be torn.
 fn may_have_holes(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     !name.starts_with("MANIFEST-")

@@ -18,23 +18,24 @@ use ecotone_engine::{
     DedupMode, DedupOptions, ExtensionThreshold, OpenMode, Separation, Store, StoreOptions, ValueLogProperties,
 };
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
-use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::Bytes;
+use ecotone_policy::gc::GcParameters;
+use ecotone_types::units::Bytes;
 use tempfile::TempDir;
 use writes::LONG_BYTES;
 
 pub use contents::*;
 
-/// Short segments, and relocation that begins early and often, so that whatever is done to a store meets it.
-pub fn relocating_early(segment_bytes: u64) -> StoreOptions {
+/// Short segments, and garbage collection that begins early and often, so that whatever is done to
+/// a store meets it.
+pub fn collecting_early(segment_bytes: u64) -> StoreOptions {
     StoreOptions {
         separation: Some(Separation { min_bytes: LONG_BYTES, segment_bytes }),
         l0_compaction_trigger: 2,
-        relocation: RelocationParameters {
+        gc: GcParameters {
             begin_ratio: 1.1,
             end_ratio: 1.05,
             min_garbage_bytes: Bytes(segment_bytes),
-            ..RelocationParameters::default()
+            ..GcParameters::default()
         },
         ..small()
     }
@@ -66,7 +67,8 @@ pub fn shared(options: StoreOptions) -> (TempDir, Arc<Store>) {
     (directory, Arc::new(store))
 }
 
-/// A directory in memory where there is one, for stores whose disk is made up: its syncs cost nothing.
+/// A directory in memory where there is one, for stores whose disk is made up: its syncs cost
+/// nothing.
 pub fn directory_in_memory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -84,8 +86,8 @@ pub fn until(store: &Store, wanted: impl Fn(&ValueLogProperties) -> bool) -> Val
     }
 }
 
-/// Panics that a test makes by the hundred print nothing any more, by the end of what they say: their backtraces would hide
-/// what another test says. Others' are printed as before.
+/// Panics that a test makes by the hundred print nothing any more, by the end of what they say:
+/// their backtraces would shadow what another test says. Others' are printed as before.
 pub fn hide_panics(end: &'static str) {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

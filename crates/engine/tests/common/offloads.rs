@@ -12,11 +12,11 @@ use ecotone_engine::{
     CancelFlag, Collects, CompactionOffload, RemoteJob, RemoteOutcome, TableFormat, VerifyError, WorkerError,
     WorkerOptions, WorkerRequest, run_remote_compaction, verify_outputs,
 };
-use ecotone_policy::JobPurpose;
 use ecotone_rocks_sys::filesystem::{RangedRead, RemoteFiles};
+use ecotone_types::JobPurpose;
 
-/// The owner's files, read by ranges, as a worker on another machine reads them: nothing but these reads reaches the
-/// owner's directory, and only below it.
+/// The owner's files, read by ranges, as a worker on another machine reads them: nothing but these
+/// reads reaches the owner's directory, and only below it.
 pub struct OwnersFiles {
     pub owner: PathBuf,
     pub opened: Mutex<HashMap<String, u64>>,
@@ -87,10 +87,12 @@ impl RemoteFiles for SharedFiles {
     }
 }
 
-/// What a spoiler may change between a worker's answer and its check: the folder of the outputs, and the result.
+/// What a spoiler may change between a worker's answer and its check: the folder of the outputs,
+/// and the result.
 pub type Spoil = dyn Fn(&RemoteJob, &Path, &mut Vec<u8>) + Send + Sync;
 
-/// Runs every job in this process as a worker on another machine would, then fetches and verifies as an owner would.
+/// Runs every job in this process as a worker on another machine would, then fetches and verifies
+/// as an owner would.
 pub struct InProcess {
     pub worker_directory: PathBuf,
     pub spoil: Option<Box<Spoil>>,
@@ -206,7 +208,8 @@ impl CompactionOffload for InProcess {
     }
 }
 
-/// Replaces a number in the text that RocksDB makes of a result: the first field of this name after `section`.
+/// Replaces a number in the text that RocksDB makes of a result: the first field of this name after
+/// `section`.
 pub fn edit(result: &mut Vec<u8>, section: &str, field: &str, change: impl Fn(u64) -> u64) {
     let text: String = result.iter().map(|byte| char::from(*byte)).collect();
     let from = text.find(section).unwrap_or_else(|| panic!("{section} in {text}"));
@@ -249,14 +252,15 @@ impl<T: CompactionOffload> CompactionOffload for Only<T> {
     }
 }
 
-/// Compactions wait at it while it is closed, and run here then. It is open until it is closed, and when the store closes.
+/// Compactions wait at it while it is closed, and run here then. It is open until it is closed, and
+/// when the store closes.
 #[derive(Default)]
-pub struct Gate {
+pub struct AdmissionControl {
     is_closed: Mutex<bool>,
     opened: Condvar,
 }
 
-impl Gate {
+impl AdmissionControl {
     pub fn close(&self) {
         *self.is_closed.lock().unwrap() = true;
     }
@@ -267,7 +271,7 @@ impl Gate {
     }
 }
 
-impl CompactionOffload for Gate {
+impl CompactionOffload for AdmissionControl {
     fn run(&self, _job: RemoteJob) -> RemoteOutcome {
         let is_closed = self.is_closed.lock().unwrap();
         drop(self.opened.wait_while(is_closed, |is_closed| *is_closed).unwrap());

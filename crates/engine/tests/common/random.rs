@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The variable that makes the seeded tests run for so many seconds each, instead of their short fixed length.
+/// The variable that makes the seeded tests run for so many seconds each, instead of their short
+/// fixed length.
 pub const FUZZ_SECONDS: &str = "ECOTONE_FUZZ_SECONDS";
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
@@ -37,7 +38,8 @@ impl Random {
     }
 }
 
-/// Runs `test` with seeds from 0 on: `least` of them, and more until the time is over that [`FUZZ_SECONDS`] gives.
+/// Runs `test` with seeds from 0 on: `least` of them, and more until the time is over that
+/// [`FUZZ_SECONDS`] gives.
 pub fn with_seeds(least: u64, mut test: impl FnMut(u64)) {
     let seconds = std::env::var(FUZZ_SECONDS).ok().map_or(0, |seconds| seconds.parse().unwrap());
     let begin = Instant::now();

@@ -6,7 +6,8 @@ use super::disk::{Change, Recorded};
 
 /// Rounds of the thread of `Durability::EverySecond`. `T` is how far writers are.
 ///
-/// A round covers what was acknowledged before it began, once it has synced the newest WAL, whose name must be durable as well.
+/// A round covers what was acknowledged before it began, once it has synced the newest WAL, whose
+/// name must be durable as well.
 #[derive(Debug, Clone, Default)]
 pub struct Rounds<T> {
     newest_wal: PathBuf,
@@ -17,8 +18,8 @@ pub struct Rounds<T> {
 }
 
 impl<T> Rounds<T> {
-    /// Whether a round has just covered what it was to: then how far writers were when it began. `store` is where the store lies,
-    /// `so_far` how far writers are.
+    /// Whether a round has just covered what it was to: then how far writers were when it began.
+    /// `store` is where the store lies, `so_far` how far writers are.
     pub fn hear(&mut self, recorded: &Recorded, store: &Path, so_far: impl FnOnce() -> T) -> Option<T> {
         match &recorded.change {
             Change::Created(path) if path.extension().is_some_and(|end| end == "log") => {

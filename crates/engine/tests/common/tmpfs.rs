@@ -14,8 +14,8 @@ pub struct Tmpfs {
 }
 
 impl Tmpfs {
-    /// Only root may mount. Without it: `None`, and what is not tested in the output. Root that cannot mount is a failure, or
-    /// nobody would notice that disks are never full.
+    /// Only root may mount. Without it: `None`, and what is not tested in the output. Root that
+    /// cannot mount is a failure, or nobody would notice that disks are never full.
     pub fn mount(bytes: u64) -> Option<Self> {
         if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
             skipped("what a full disk does is not tested, because only root may mount a file system for it");
@@ -60,7 +60,8 @@ impl Tmpfs {
     }
 }
 
-/// Says what a test leaves out, also where the output of tests that pass is not shown: that holds back what the macros print only.
+/// Says what a test leaves out, also where the output of tests that pass is not shown: that holds
+/// back what the macros print only.
 pub fn skipped(what: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {what}");

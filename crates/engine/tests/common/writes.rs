@@ -193,7 +193,7 @@ pub fn live_bytes(key: &[u8], value: &[u8]) -> u64 {
 #[derive(Default)]
 struct Names {
     bytes: BTreeMap<u32, u64>,
-    /// Where the last record ends that any table names, by segment.
+    /// Where the last record ends that any table refers to, by segment.
     ends: Arc<Mutex<BTreeMap<u32, u64>>>,
 }
 
@@ -218,8 +218,9 @@ impl TableCollector for Names {
     }
 }
 
-/// Counts again what each table of a store names, as a crash has left it and before anything is compacted, and compares it with what the
-/// table says of itself; whatever is named must be there. Returns how many tables there are. Nobody has the store open for writing.
+/// Counts again what each table of a store names, as a crash has left it and before anything is
+/// compacted, and compares it with what the table says of itself; whatever is named must be there.
+/// Returns how many tables there are. Nobody has the store open for writing.
 pub fn recount_tables(path: &Path, moment: &str) -> usize {
     let mut files = fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path());
     if !files.any(|path| path.extension().is_some_and(|end| end == "sst")) {
@@ -246,17 +247,19 @@ pub fn recount_tables_of(store: &Store, moment: &str) -> usize {
         let bytes = fs::metadata(&segment)
             .map(|metadata| metadata.len())
             .unwrap_or_else(|error| panic!("{moment}: {segment:?}: {error}"));
-        assert!(*end <= bytes, "{moment}: {segment:?} has {bytes} bytes, a table names what ends at {end}");
+        assert!(*end <= bytes, "{moment}: {segment:?} has {bytes} bytes, a table refers to what ends at {end}");
     }
     tables.len()
 }
 
-/// Compacts the store until there is one version of each entry, and compares what its tables name with what they must. That writes all
-/// tables anew: what they said before is seen by [`recount_tables`].
+/// Compacts the store until there is one version of each entry, and compares what its tables refer
+/// to with what they must. That writes all tables anew: what they said before is seen by
+/// [`recount_tables`].
 pub fn recount_compacted(store: &Store, live_bytes: u64) {
     store.flush(true).unwrap();
     store.compact(..).unwrap();
-    // A segment that goes between the count and the list is in the one and not in the other; once is enough.
+    // A segment that goes between the count and the list is in the one and not in the other; once
+    // is enough.
     let counts = (0..10).map(|_| store.space().unwrap().referenced_bytes());
     let counts: Vec<_> = counts.take_while(|count| *count != live_bytes).collect();
     assert!(counts.len() < 10, "{counts:?} bytes are said to be live, {live_bytes} are");

@@ -1,17 +1,19 @@
 //! Less and less often, while merges free less than was expected of them.
 //!
-//! An old snapshot or iterator keeps every version: the samples still tell of duplicates, and no merge frees one. After each such merge the next
-//! one waits twice as long, until one frees what it should.
+//! An old snapshot or iterator keeps every version: the samples still tell of duplicates, and no
+//! merge frees one. After each such merge the next one waits twice as long, until one frees what it
+//! should.
 //!
-//! Few samples promise little: merges of which few duplicates were sampled are judged together, once they have as many as one that is worth
-//! making must have. That a merge has freed nothing at all is no chance, and is judged at once.
+//! Few samples promise little: merges of which few duplicates were sampled are judged together,
+//! once they have as many as one that is worth making must have. That a merge has freed nothing at
+//! all is no chance, and is judged at once.
 
 use super::DedupParameters;
 use super::estimate::Estimate;
-use crate::units::{Seconds, Time};
+use ecotone_types::units::{Seconds, Time};
 
-/// A merge that freed this share of what was expected ends the waiting. Above the default of `min_found_share`, so that what lies between
-/// neither lengthens nor ends it.
+/// A merge that freed this share of what was expected ends the waiting. Above the default of
+/// `min_found_share`, so that what lies between neither lengthens nor ends it.
 const SATISFYING_SHARE: f64 = 0.8;
 
 /// When the next merge may begin.
@@ -41,8 +43,8 @@ impl BackOff {
         }
     }
 
-    /// A merge ended of which so much was expected, and `found` entries went. Whether that was so few that what is left of the extension is
-    /// to be dropped.
+    /// A merge ended of which so much was expected, and `found` entries went. Whether that was so
+    /// few that what is left of the extension is to be dropped.
     pub fn observe(&mut self, now: Time, expected: &Estimate, found: u64) -> bool {
         if found == 0 {
             self.pending = (0, 0, 0);

@@ -7,7 +7,8 @@ use super::plan::{Merge, MergeLimits, Table, merges};
 use super::{DedupParameters, DedupThreshold};
 use crate::duplicates::KeySample;
 
-/// A range of which a greater share of entries is in tables without a sketch is left: too little is known of it.
+/// A range of which a greater share of entries is in tables without a sketch is left: too little is
+/// known of it.
 pub const GREATEST_UNKNOWN_SHARE: f64 = 0.1;
 
 /// What to do about duplicates that were counted.
@@ -29,14 +30,15 @@ pub enum Why {
     /// The estimate rests on too little.
     Uncertain,
     /// More entries would be rewritten for each one freed than the threshold allows.
-    TooDear,
+    NotProfitable,
     /// Every merge would take more than `max_merge_bytes`.
     TooLarge,
 }
 
 impl Why {
     /// All reasons.
-    pub const ALL: [Self; 5] = [Self::NoDuplicates, Self::Unknown, Self::Uncertain, Self::TooDear, Self::TooLarge];
+    pub const ALL: [Self; 5] =
+        [Self::NoDuplicates, Self::Unknown, Self::Uncertain, Self::NotProfitable, Self::TooLarge];
 
     /// As it is told.
     pub const fn name(self) -> &'static str {
@@ -44,26 +46,27 @@ impl Why {
             Self::NoDuplicates => "no-duplicates",
             Self::Unknown => "unknown-keys",
             Self::Uncertain => "uncertain",
-            Self::TooDear => "too-dear",
+            Self::NotProfitable => "not-profitable",
             Self::TooLarge => "too-large",
         }
     }
 }
 
-/// Whether what was counted is worth a merge as a whole: where DUP_RATIO is at or below the threshold, and the estimate is as sure as one from
-/// `min_sampled_duplicates`.
+/// Whether what was counted is worth a merge as a whole: where DUP_RATIO is at or below the
+/// threshold, and the estimate is as sure as one from `min_sampled_duplicates`.
 pub fn is_worth(estimate: &Estimate, threshold: DedupThreshold, parameters: &DedupParameters) -> Verdict {
     let least = parameters.min_sampled_duplicates;
     let is_uncertain =
         estimate.sampled_duplicates < least || estimate.relative_error().is_none_or(|e| e * e * least as f64 > 1.0);
     match pays(estimate, threshold) {
-        Verdict::Extend | Verdict::Leave(Why::TooDear) if is_uncertain => Verdict::Leave(Why::Uncertain),
+        Verdict::Extend | Verdict::Leave(Why::NotProfitable) if is_uncertain => Verdict::Leave(Why::Uncertain),
         verdict => verdict,
     }
 }
 
-/// Whether one merge of an extension is at or below the threshold by itself, as far as is known. That there are duplicates has been made sure of
-/// for the whole of it: a merge is small, and where entries are large or samples thin few of its duplicates are sampled.
+/// Whether one merge of an extension is at or below the threshold by itself, as far as is known.
+/// That there are duplicates has been made sure of for the whole of it: a merge is small, and where
+/// entries are large or samples thin few of its duplicates are sampled.
 pub fn pays(estimate: &Estimate, threshold: DedupThreshold) -> Verdict {
     let Some(ratio) = estimate.ratio() else {
         return Verdict::Leave(Why::NoDuplicates);
@@ -71,16 +74,17 @@ pub fn pays(estimate: &Estimate, threshold: DedupThreshold) -> Verdict {
     if estimate.unknown_keys as f64 > GREATEST_UNKNOWN_SHARE * estimate.total_keys as f64 {
         Verdict::Leave(Why::Unknown)
     } else if ratio > threshold.ratio() {
-        Verdict::Leave(Why::TooDear)
+        Verdict::Leave(Why::NotProfitable)
     } else {
         Verdict::Extend
     }
 }
 
-/// Deduplication-triggered compaction, what the paper compares itself with (its reference 15): at fixed intervals every level from L1 is
-/// compared with the next one that has tables, and where that is at or below the threshold all of it is compacted into that one. From the
-/// uppermost level down; the merges of one call have no table in common. The limits of extensions do not hold them back, but
-/// `max_merge_bytes` of each, and room.
+/// Deduplication-triggered compaction, what the paper compares itself with (its reference 15): at
+/// fixed intervals every level from L1 is compared with the next one that has tables, and where
+/// that is at or below the threshold all of it is compacted into that one. From the uppermost level
+/// down; the merges of one call have no table in common. The limits of extensions do not hold them
+/// back, but `max_merge_bytes` of each, and room.
 ///
 /// `samples_of` gives a table's samples, sorted by hash.
 pub fn decide_triggered<'a>(

@@ -1,11 +1,13 @@
-//! How many stale versions hide, counted from what tables tell of their keys.
+//! How many stale versions shadow, counted from what tables tell of their keys.
 //!
-//! Two counts. What the keys of a compaction's output ([`Estimator::count`], the paper's `DUP_RATIO`) find in the levels below says whether
-//! to extend that compaction. What a merge of certain tables would free ([`hidden_within`], [`freed_at_bottom`]) says what to expect of it.
+//! Two counts. What the keys of a compaction's output ([`Estimator::count`], the paper's
+//! `DUP_RATIO`) find in the levels below says whether to extend that compaction. What a merge of
+//! certain tables would free ([`shadowed_within`], [`freed_at_bottom`]) says what to expect of it.
 //!
-//! Failure modes: memtables and range deletions are not seen. A table with range deletions does not count as one of which nothing is known for that: nothing
-//! would be merged in its range then, where more is freed than is counted here. Snapshots keep versions that are counted here as hidden: a merge then
-//! frees less than expected, see [`super::back_off`].
+//! Failure modes: memtables and range deletions are not seen. A table with range deletions does not
+//! count as one of which nothing is known for that: nothing would be merged in its range then,
+//! where more is freed than is counted here. Snapshots keep versions that are counted here as
+//! shadowed: a merge then frees less than expected, see [`super::back_off`].
 
 use std::cmp::Reverse;
 
@@ -13,8 +15,8 @@ use super::filter::FilterView;
 use super::ordered::OrderedHashes;
 use crate::duplicates::KeySample;
 
-/// A table of so many keys, or more, for each one sampled has samples (but for once in e^16); without any it was written by a program that
-/// took none.
+/// A table of so many keys, or more, for each one sampled has samples (but for once in e^16);
+/// without any it was written by a program that took none.
 const SURELY_SAMPLED: u64 = 16;
 
 /// What one table tells of its keys.
@@ -28,7 +30,8 @@ pub struct TableSketch<'a> {
     pub last: &'a [u8],
     /// Of its keys, rising by hash; empty where it carries none.
     pub samples: &'a [KeySample],
-    /// The hashes of all of its keys, where they are still known: just after it was written. Only filters are asked for them.
+    /// The hashes of all of its keys, where they are still known: just after it was written. Only
+    /// filters are asked for them.
     pub hashes: Option<&'a OrderedHashes>,
     /// Where it carries one. Only [`Filtered`] asks it.
     pub filter: Option<FilterView<'a>>,
@@ -48,7 +51,7 @@ impl TableSketch<'_> {
     }
 }
 
-/// How many stale versions hide.
+/// How many stale versions shadow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// Entries of all tables that were looked at: TOTAL_KEYS.
@@ -59,22 +62,25 @@ pub struct Estimate {
     pub sampled_duplicates: u64,
     /// Of so many keys one was looked at.
     pub one_in: u64,
-    /// Of the answers of filters, false ones to be expected: they are not in `sampled_duplicates`. 0 where samples are compared.
+    /// Of the answers of filters, false ones to be expected: they are not in `sampled_duplicates`.
+    /// 0 where samples are compared.
     pub false_positives: f64,
-    /// Of `total_keys`, entries of tables that tell nothing of their keys: counted as no duplicates.
+    /// Of `total_keys`, entries of tables that tell nothing of their keys: counted as no
+    /// duplicates.
     pub unknown_keys: u64,
 }
 
 impl Estimate {
-    /// DUP_RATIO, entries rewritten for each stale version freed: at least 1. `None` where no duplicate was found.
+    /// DUP_RATIO, entries rewritten for each stale version freed: at least 1. `None` where no
+    /// duplicate was found.
     pub fn ratio(&self) -> Option<f64> {
         (self.duplicate_keys > 0).then(|| (self.total_keys as f64 / self.duplicate_keys as f64).max(1.0))
     }
 
     /// One standard deviation of `duplicate_keys` by itself; `None` where no duplicate was found.
     ///
-    /// Each of the D duplicates is in the sample with the chance p = 1 / `one_in`, so of d sampled ones the variance is D p (1 - p) = d (1 - p),
-    /// and each false positive adds itself.
+    /// Each of the D duplicates is in the sample with the chance p = 1 / `one_in`, so of d sampled
+    /// ones the variance is D p (1 - p) = d (1 - p), and each false positive adds itself.
     pub fn relative_error(&self) -> Option<f64> {
         let sampled = self.sampled_duplicates as f64;
         let variance = sampled * (1.0 - 1.0 / self.one_in.max(1) as f64) + self.false_positives;
@@ -82,17 +88,20 @@ impl Estimate {
     }
 }
 
-/// Counts what the outputs of a compaction replace in the levels that it did not reach (`DedupCheckout`).
+/// Counts what the outputs of a compaction replace in the levels that it did not reach
+/// (`DedupCheckout`).
 pub trait Estimator {
-    /// TOTAL_KEYS are the entries of both; DUP_KEYS the versions in `below` whose key is in `reached`, one in each of two lower levels
-    /// counting twice (the paper's Equation 1). Tables that are partly in the range count whole: a merge rewrites them whole.
+    /// TOTAL_KEYS are the entries of both; DUP_KEYS the versions in `below` whose key is in
+    /// `reached`, one in each of two lower levels counting twice (the paper's Equation 1). Tables
+    /// that are partly in the range count whole: a merge rewrites them whole.
     fn count(&self, reached: &[TableSketch<'_>], below: &[TableSketch<'_>]) -> Estimate;
 }
 
 /// Compares samples.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampled {
-    /// Of so many keys one is sampled, see [`Duplicates::one_in`](crate::duplicates::Duplicates::one_in).
+    /// Of so many keys one is sampled, see
+    /// [`Duplicates::one_in`](crate::duplicates::Duplicates::one_in).
     pub one_in: u64,
 }
 
@@ -114,14 +123,17 @@ impl Estimator for Sampled {
     }
 }
 
-/// Asks the filters of the lower tables for every key, as the paper does, or for the sampled ones where not all are known any more: each table for the keys
-/// that lie in its range, as far as these are known.
+/// Asks the filters of the lower tables for every key, as the paper does, or for the sampled ones
+/// where not all are known any more: each table for the keys that lie in its range, as far as these
+/// are known.
 ///
-/// Where one of the lower tables has none, samples are compared instead: filters beyond a limit of memory are not kept, and what no filter is asked for would count as
-/// unknown until nothing is merged any more.
+/// Where one of the lower tables has none, samples are compared instead: filters beyond a limit of
+/// memory are not kept, and what no filter is asked for would count as unknown until nothing is
+/// merged any more.
 ///
-/// The paper counts false answers as duplicates. With several levels of filters at 1 % that is too many by more than half where 5 % are
-/// duplicates; so as many as are to be expected are taken away: of n keys that p answers were positive for, (p - n f) / (1 - f) are there.
+/// The paper counts false answers as duplicates. With several levels of filters at 1 % that is too
+/// many by more than half where 5 % are duplicates; so as many as are to be expected are taken
+/// away: of n keys that p answers were positive for, (p - n f) / (1 - f) are there.
 #[derive(Clone, Copy, Debug)]
 pub struct Filtered {
     /// Of so many keys one is sampled.
@@ -169,22 +181,25 @@ impl Estimator for Filtered {
 }
 
 /// What a merge of these tables would free: every version but one of each key. By samples.
-pub fn hidden_within(inputs: &[TableSketch<'_>], one_in: u64) -> Estimate {
-    // Nothing but the hashes: every slab near a compaction is priced so, and most of the time goes into this order.
+pub fn shadowed_within(inputs: &[TableSketch<'_>], one_in: u64) -> Estimate {
+    // Nothing but the hashes: every merge candidate near a compaction is costed so, and most of the
+    // time goes into this order.
     let mut hashes: Vec<_> = inputs.iter().flat_map(|table| table.samples).map(|sample| sample.hash).collect();
     hashes.sort_unstable();
     let sampled = hashes.windows(2).filter(|pair| pair[0] == pair[1]).count();
     freed(inputs, sampled, one_in)
 }
 
-/// The same of a merge below which none of its keys lies: where the newest version of a key is a deletion, nothing is left for it to delete, and it goes as well. What was
-/// deleted is so worth twice of what was overwritten.
+/// The same of a merge below which none of its keys lies: where the newest version of a key is a
+/// deletion, nothing is left for it to delete, and it goes as well. What was deleted is so worth
+/// twice of what was overwritten.
 pub fn freed_at_bottom(inputs: &[TableSketch<'_>], one_in: u64) -> Estimate {
     let samples = || inputs.iter().flat_map(|table| table.samples);
     if samples().all(|sample| sample.bytes.is_some()) {
-        return hidden_within(inputs, one_in);
+        return shadowed_within(inputs, one_in);
     }
-    // Of two that claim to be the same write the value counts as newer: rather too little is expected than too much.
+    // Of two that claim to be the same write the value counts as newer: rather too little is
+    // expected than too much.
     let mut versions: Vec<_> =
         samples().map(|sample| (sample.hash, Reverse(sample.sequence), sample.bytes.is_none())).collect();
     versions.sort_unstable();

@@ -4,19 +4,23 @@
 //! version u8 = 1 | blocks u32 | fill u16 | blocks x 32 bytes                                                little-endian
 //! ```
 //!
-//! A split-block Bloom filter. The upper half of a key's hash chooses a block of eight 32-bit words; in each word the lower half, times
-//! that word's constant of [`SALTS`], sets the bit that its five uppermost bits name. So a question touches one cache line.
+//! A split-block Bloom filter. The upper half of a key's hash chooses a block of eight 32-bit
+//! words; in each word the lower half, times that word's constant of [`SALTS`], sets the bit that
+//! its five uppermost bits name. So a question touches one cache line.
 //!
-//! `fill` is the share of the bits that are set, in parts of 65535. It follows from the blocks: where it does not, they are damaged.
+//! `fill` is the share of the bits that are set, in parts of 65535. It follows from the blocks:
+//! where it does not, they are damaged.
 //!
-//! Invariants: a hash that went in is always found; the same hashes in any order give the same bytes.
+//! Invariants: a hash that went in is always found; the same hashes in any order give the same
+//! bytes.
 //!
-//! Failure modes: other hashes are found as well, by [`FilterView::false_positive_share`]. Damage that keeps length and fill is not seen; it
-//! costs a wrong estimate, no data.
+//! Failure modes: other hashes are found as well, by [`FilterView::false_positive_share`]. Damage
+//! that keeps length and fill is not seen; it costs a wrong estimate, no data.
 
 use thiserror::Error;
 
-/// Bits per key at which about 1 % of other keys are found. (Measured by the test `the_default_gives_about_one_percent_of_false_positives`.)
+/// Bits per key at which about 1 % of other keys are found. (Measured by the test
+/// `the_default_gives_about_one_percent_of_false_positives`.)
 pub const DEFAULT_BITS_PER_KEY: f64 = 10.5;
 
 const VERSION: u8 = 1;
@@ -68,7 +72,8 @@ pub enum DamagedFilter {
     },
 }
 
-/// The filter of these keys, as bytes. Of `bits_per_key` (0 or less: as 0) it takes as many, rounded up to whole blocks.
+/// The filter of these keys, as bytes. Of `bits_per_key` (0 or less: as 0) it takes as many,
+/// rounded up to whole blocks.
 pub fn build(hashes: &[u64], bits_per_key: f64) -> Vec<u8> {
     let bits = hashes.len() as f64 * bits_per_key.max(0.0);
     let least = usize::from(!hashes.is_empty());
@@ -167,8 +172,9 @@ impl<'a> FilterView<'a> {
         words(block).iter().zip(bits_of(hash)).all(|(word, bit)| word & bit != 0)
     }
 
-    /// Which share of the keys that the table does not hold is found, from 0 to 1. Exact for this filter, as each block counts by its own
-    /// bits: it is more than the share of bits set would give, since some blocks are fuller than others.
+    /// Which share of the keys that the table does not hold is found, from 0 to 1. Exact for this
+    /// filter, as each block counts by its own bits: it is more than the share of bits set would
+    /// give, since some blocks are fuller than others.
     pub fn false_positive_share(&self) -> f64 {
         self.false_positive_share
     }
@@ -282,8 +288,9 @@ mod tests {
 
     #[test]
     fn the_bytes_are_those_of_the_format() {
-        // Two keys, one block: block 0 whatever the upper half. The lower halves 0 and 1 set bit 0 and the bit of the five uppermost bits
-        // of each constant: 0xE220_A839 >> 27 = 28, 0x6E78_9E6B >> 27 = 13, and so on.
+        // Two keys, one block: block 0 whatever the upper half. The lower halves 0 and 1 set bit 0
+        // and the bit of the five uppermost bits of each constant: 0xE220_A839 >> 27 = 28,
+        // 0x6E78_9E6B >> 27 = 13, and so on.
         let bytes = build(&[0, 1], 1.0);
         let (header, words) = bytes.split_at(7);
         let expected: [u32; 8] = [28, 13, 0, 31, 3, 10, 5, 24].map(|bit| 1 | 1 << bit);

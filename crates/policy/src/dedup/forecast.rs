@@ -1,18 +1,21 @@
 //! When a merge may run: never into a write stall.
 //!
-//! While a merge of ours runs, RocksDB begins no compaction of its own unless it is pressed: L0 fills up meanwhile. So a merge is forbidden
-//! where writers would be slowed before it ends, by the forecast of ECO-KVS ([`StallForecast`]), and whenever RocksDB is pressed already.
+//! While a merge of ours runs, RocksDB begins no compaction of its own unless it is pressed: L0
+//! fills up meanwhile. So a merge is forbidden where writers would be slowed before it ends, by the
+//! forecast of ECO-KVS ([`StallForecast`]), and whenever RocksDB is pressed already.
 
 use crate::dedup::DedupParameters;
 use crate::machine::ModelParameters;
 use crate::regression::{Line, Regression, Weights};
 use crate::stall::StallForecast;
-use crate::units::{Bytes, BytesPerSecond, Seconds, Tables, TablesPerSecond, Time};
+use ecotone_types::units::{Bytes, BytesPerSecond, Seconds, Tables, TablesPerSecond, Time};
 
-/// So many tables before writers are slowed a merge must have ended: one is being flushed, and one more comes while L0 is compacted.
+/// So many tables before writers are slowed a merge must have ended: one is being flushed, and one
+/// more comes while L0 is compacted.
 const SPARE_TABLES: f64 = 2.0;
 
-/// How fast an average follows: half of what is new in a second, as the window of three samples of ECO-KVS section VII-D.
+/// How fast an average follows: half of what is new in a second, as the window of three samples of
+/// ECO-KVS section VII-D.
 const KEPT_EACH_SECOND: f64 = 0.5;
 
 /// A sample of less time says little.
@@ -30,18 +33,22 @@ const PRIOR_MERGE_SECONDS: f64 = 0.01;
 /// What merges take, before any has run.
 const PRIOR: Line = Line { a: 1.0 / PRIOR_BYTES_PER_S, b: PRIOR_MERGE_SECONDS };
 
-/// While what was learned of the time of merges forbids them, half of it is forgotten in such a time. Nothing else would ever correct it: one
-/// merge that was slow for once would be the last one. After one such merge the next is tried some seven half-lives later, and after any number of them in 26, when
-/// all is forgotten ([`Regression::fade`]); where merges are slow for good, a stall of one follows at such intervals and no more often.
+/// While what was learned of the time of merges forbids them, half of it is forgotten in such a
+/// time. Nothing else would ever correct it: one merge that was slow for once would be the last
+/// one. After one such merge the next is tried some seven half-lives later, and after any number of
+/// them in 26, when all is forgotten ([`Regression::fade`]); where merges are slow for good, a
+/// stall of one follows at such intervals and no more often.
 const FADE_HALF_LIFE: Seconds = Seconds(60.0);
 
-/// How slowly the average of the growth of space follows: after so long half of it is new. Most compactions have freed by then what they took.
+/// How slowly the average of the growth of space follows: after so long half of it is new. Most
+/// compactions have freed by then what they took.
 const GROWTH_HALF_LIFE: Seconds = Seconds(60.0);
 
 /// Space that lasts longer is no deadline.
 const LONGEST_DEADLINE: Seconds = Seconds(3600.0);
 
-/// Tables that flushes add to L0 in a second: an exponential average over samples of a second or more.
+/// Tables that flushes add to L0 in a second: an exponential average over samples of a second or
+/// more.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlushRate {
     last: Option<(Time, u64)>,
@@ -107,8 +114,9 @@ impl Pressure {
         }
     }
 
-    /// L0 is so full that RocksDB uses more than one thread: twice the trigger of a compaction, or a quarter of the way from there to slowing.
-    fn is_l0_pressed(&self) -> bool {
+    /// L0 is so full that RocksDB uses more than one thread: twice the trigger of a compaction, or
+    /// a quarter of the way from there to slowing.
+    fn is_l0_backlogged(&self) -> bool {
         let way = self.l0_slowdown_trigger.saturating_sub(self.l0_compaction_trigger);
         let quarter = self.l0_compaction_trigger.saturating_add(way / 4);
         self.l0_tables >= self.l0_compaction_trigger.saturating_mul(2).min(quarter)
@@ -121,7 +129,7 @@ pub enum Forbidden {
     /// Writers are slowed or stopped.
     Slowed,
     /// L0 is so full that RocksDB is pressed.
-    L0Pressed,
+    L0Backlog,
     /// Compactions have so much before them that writers would soon be slowed.
     PendingBytes,
     /// Not known yet how fast tables come.
@@ -132,13 +140,13 @@ pub enum Forbidden {
 
 impl Forbidden {
     /// All reasons but `RateUnknown`, which is over in a second.
-    pub const LASTING: [Self; 4] = [Self::Slowed, Self::L0Pressed, Self::PendingBytes, Self::WouldStall];
+    pub const LASTING: [Self; 4] = [Self::Slowed, Self::L0Backlog, Self::PendingBytes, Self::WouldStall];
 
     /// As it is told.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Slowed => "slowed",
-            Self::L0Pressed => "l0-pressed",
+            Self::L0Backlog => "l0-backlog",
             Self::PendingBytes => "pending-bytes",
             Self::RateUnknown => "rate-unknown",
             Self::WouldStall => "would-stall",
@@ -146,7 +154,8 @@ impl Forbidden {
     }
 }
 
-/// Whether a merge of so much time may begin, while tables come in at this rate ([`FlushRate::tables_per_s`]).
+/// Whether a merge of so much time may begin, while tables come in at this rate
+/// ([`FlushRate::tables_per_s`]).
 ///
 /// # Errors
 ///
@@ -161,8 +170,8 @@ pub fn may_run(
     if pressure.is_slowed {
         return Err(Forbidden::Slowed);
     }
-    if pressure.is_l0_pressed() {
-        return Err(Forbidden::L0Pressed);
+    if pressure.is_l0_backlogged() {
+        return Err(Forbidden::L0Backlog);
     }
     if slowdown > 0 && pressure.pending_compaction_bytes.0 >= slowdown / 2 {
         return Err(Forbidden::PendingBytes);
@@ -201,7 +210,8 @@ impl MergeTime {
         Seconds(self.line().at(bytes))
     }
 
-    /// The most bytes that a merge can take and not run into a stall; `None` where there is no bound.
+    /// The most bytes that a merge can take and not run into a stall; `None` where there is no
+    /// bound.
     pub fn max_bytes(
         &self,
         pressure: &Pressure,
@@ -212,8 +222,9 @@ impl MergeTime {
         max_within(self.line(), latest)
     }
 
-    /// There is a merge, and it would take too long. Where more could be merged by what is assumed before any has run, what was learned fades until
-    /// [`allows`](Self::allows): else it would forbid all that could correct it.
+    /// There is a merge, and it would take too long. Where more could be merged by what is assumed
+    /// before any has run, what was learned fades until [`allows`](Self::allows): else it would
+    /// forbid all that could correct it.
     pub fn forbids(&mut self, now: Time, pressure: &Pressure, input: TablesPerSecond, parameters: &DedupParameters) {
         let Some(latest) = pressure.forecast(input).latest() else { return self.allows() };
         let latest = latest / parameters.stall_margin;
@@ -236,14 +247,16 @@ impl MergeTime {
     }
 }
 
-/// The most bytes of a merge that takes no longer than that, by this line; `None` where there is no bound.
+/// The most bytes of a merge that takes no longer than that, by this line; `None` where there is no
+/// bound.
 fn max_within(line: Line, time: Seconds) -> Option<Bytes> {
     let bytes = (time.0 - line.b) / line.a;
     (bytes < u64::MAX as f64).then_some(Bytes(bytes.max(0.0) as u64))
 }
 
-/// How fast the space that a store takes grows, net of what is freed: an exponential average over samples of a second or more. A
-/// compaction takes space that is free again soon, so the average follows slowly, and begins at no growth.
+/// How fast the space that a store takes grows, net of what is freed: an exponential average over
+/// samples of a second or more. A compaction takes space that is free again soon, so the average
+/// follows slowly, and begins at no growth.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SpaceGrowth {
     last: Option<(Time, Bytes)>,
@@ -257,17 +270,17 @@ impl SpaceGrowth {
     }
 
     /// So much room is left now. May be called at any time.
-    pub fn observe(&mut self, now: Time, room: Bytes) {
+    pub fn observe(&mut self, now: Time, free_space: Bytes) {
         let Some((then, before)) = self.last else {
-            self.last = Some((now, room));
+            self.last = Some((now, free_space));
             return;
         };
         let time = now.since(then);
         if time < MIN_SAMPLE {
             return;
         }
-        self.last = Some((now, room));
-        let rate = (before.0 as f64 - room.0 as f64) / time.0;
+        self.last = Some((now, free_space));
+        let rate = (before.0 as f64 - free_space.0 as f64) / time.0;
         let kept = 0.5_f64.powf(time.0 / GROWTH_HALF_LIFE.0);
         self.average = self.average * kept + rate * (1.0 - kept);
     }
@@ -278,7 +291,8 @@ impl SpaceGrowth {
     }
 }
 
-/// Until when space must be won: where `spare` is left and `growth` is taken each second. `None` while there is no hurry.
+/// Until when space must be won: where `spare` is left and `growth` is taken each second. `None`
+/// while there is no hurry.
 pub fn deadline(spare: Bytes, growth: BytesPerSecond) -> Option<Seconds> {
     let lasts = (growth > BytesPerSecond::ZERO).then(|| spare / growth);
     lasts.filter(|time| *time <= LONGEST_DEADLINE)

@@ -1,15 +1,20 @@
-//! Compaction extended where duplicates are: what to count, when that is worth a merge, which tables it takes, and when it must not run.
+//! Compaction extended where duplicates are: what to count, when that is worth a merge, which
+//! tables it takes, and when it must not run.
 //!
-//! A compaction stops at the level it writes to; older versions of its keys live on below it, and their values with them, until something
-//! compacts those levels. After every compaction the keys that it wrote are therefore looked for in the levels that it did not reach
-//! (`DedupCheckout` of "Deduplication Adapted CaseDB for Edge Computing", section 3), and where enough of them are there to be sure of it, tables of
-//! their range are merged down to the last level: those that free the most for what that costs ([`slab`]). All of that is decided here, from what
-//! tables tell of their keys, without reading data.
+//! A compaction stops at the level it writes to; older versions of its keys live on below it, and
+//! their values with them, until something compacts those levels. After every compaction the keys
+//! that it wrote are therefore looked for in the levels that it did not reach (`DedupCheckout` of
+//! "Deduplication Adapted CaseDB for Edge Computing", section 3), and where enough of them are
+//! there to be sure of it, tables of their range are merged down to the last level: those that free
+//! the most for what that costs ([`candidates`]). All of that is decided here, from what tables
+//! tell of their keys, without reading data.
 //!
-//! **DUP_RATIO** = TOTAL_KEYS / DUP_KEYS (paper, section 3, Equation 1): the entries that a merge would rewrite for each stale version that it
-//! frees. It is never below 1, and the lower, the cheaper is what a merge frees. At or below [`DedupThreshold`] one is made.
+//! **DUP_RATIO** = TOTAL_KEYS / DUP_KEYS (paper, section 3, Equation 1): the entries that a merge
+//! would rewrite for each stale version that it frees. It is never below 1, and the lower, the
+//! cheaper is what a merge frees. At or below [`DedupThreshold`] one is made.
 
 pub mod back_off;
+pub mod candidates;
 pub mod decide;
 pub mod estimate;
 pub mod filter;
@@ -17,17 +22,17 @@ pub mod forecast;
 pub mod levels;
 pub mod ordered;
 pub mod plan;
-pub mod slab;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::units::{Bytes, Seconds};
+use ecotone_types::units::{Bytes, Seconds};
 
-/// The DUP_RATIO up to which tables are merged: 2 to 100 entries rewritten for each stale version freed. The paper explores 10 to 100,
-/// with keys apart from values; where values stand with their keys, entries are large, and lower ones are of use.
+/// The DUP_RATIO up to which tables are merged: 2 to 100 entries rewritten for each stale version
+/// freed. The paper explores 10 to 100, with keys apart from values; where values stand with their
+/// keys, entries are large, and lower ones are of use.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct DedupThreshold(f64);
@@ -74,20 +79,23 @@ pub struct DedupParameters {
     /// A merge takes no more bytes of tables than that; what needs more is not merged by
     /// this, until compactions have brought it further down. Default 64 MiB, at least 1 MiB.
     pub max_merge_bytes: Bytes,
-    /// So long after a check the next one waits, and looks at all that has been compacted since: what is compacted again meanwhile is not looked
-    /// at in vain. Merges rest longer than that. Default 0.25 s, 0 or more.
+    /// So long after a check the next one waits, and looks at all that has been compacted since:
+    /// what is compacted again meanwhile is not looked at in vain. Merges rest longer than that.
+    /// Default 0.25 s, 0 or more.
     pub check_interval: Seconds,
-    /// An estimate that rests on fewer sampled duplicates is not acted upon: its standard error is above one part in the root of their number.
-    /// Default 44 (15 %), at least 1.
+    /// An estimate that rests on fewer sampled duplicates is not acted upon: its standard error is
+    /// above one part in the root of their number. Default 44 (15 %), at least 1.
     pub min_sampled_duplicates: u64,
-    /// A merge that freed less than this share of what was expected makes the next ones wait. Default 0.5, more than 0 and at most 1.
+    /// A merge that freed less than this share of what was expected makes the next ones wait.
+    /// Default 0.5, more than 0 and at most 1.
     pub min_found_share: f64,
     /// How long they wait the first time; twice as long each time after. Default 1 s, more than 0.
     pub first_pause: Seconds,
-    /// How long at most. Default 600 s, at least `first_pause`: while a snapshot is held, merges rewrite
-    /// `max_merge_bytes` so seldom.
+    /// How long at most. Default 600 s, at least `first_pause`: while a snapshot is held, merges
+    /// rewrite `max_merge_bytes` so seldom.
     pub longest_pause: Seconds,
-    /// A merge may take longer than predicted: by this factor before writers would stall. Default 1.5, at least 1.
+    /// A merge may take longer than predicted: by this factor before writers would stall. Default
+    /// 1.5, at least 1.
     pub stall_margin: f64,
     /// The rest after a merge by the time that it took. Default 1: at most half a core. 0 to 1000.
     pub rest_share: f64,

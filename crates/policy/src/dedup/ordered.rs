@@ -1,12 +1,16 @@
-//! The hashes of all keys of a table in the order of the keys, and those of them that may lie in a range of keys.
+//! The hashes of all keys of a table in the order of the keys, and those of them that may lie in a
+//! range of keys.
 //!
-//! Filters of lower tables are asked for the keys of an upper one. Each of a level's tables holds keys of its own range, so to ask all of them for every key
-//! would take as many times longer as there are of them, and find as many more that are not there. Of every [`FENCE_EVERY`]th key the beginning is kept for that.
+//! Filters of lower tables are asked for the keys of an upper one. Each of a level's tables holds
+//! keys of its own range, so to ask all of them for every key would take as many times longer as
+//! there are of them, and find as many more that are not there. Of every [`FENCE_EVERY`]th key the
+//! beginning is kept for that.
 //!
-//! Invariant: no key of a range is left out. Some beside it come along: those between its ends and the next fences, and more where many keys begin with the same
-//! [`FENCE_BYTES`].
+//! Invariant: no key of a range is left out. Some beside it come along: those between its ends and
+//! the next fences, and more where many keys begin with the same [`FENCE_BYTES`].
 
-/// Keys from one fence to the next: a filter is asked for some 64 keys in vain for each table, and fences take little beside the hashes of so many.
+/// Keys from one fence to the next: a filter is asked for some 64 keys in vain for each table, and
+/// fences take little beside the hashes of so many.
 const FENCE_EVERY: usize = 64;
 
 /// Of a fence. A longer key is cut, so that fences are bounded.
@@ -36,7 +40,8 @@ impl OrderedHashes {
 
     /// Of all keys from `first` to `last`, themselves in it, and of some beside them.
     pub fn within(&self, first: &[u8], last: &[u8]) -> &[u64] {
-        // What comes before another key begins with what comes before the beginning of that, or with the same.
+        // What comes before another key begins with what comes before the beginning of that, or
+        // with the same.
         let (first, last) = (beginning(first), beginning(last));
         let before = self.fences.partition_point(|fence| **fence < *first);
         let until = self.fences.partition_point(|fence| **fence <= *last);
@@ -102,7 +107,8 @@ mod tests {
         #[test]
         fn no_key_of_a_range_is_left_out(
             keys in prop::collection::btree_set(
-                // Some that differ only behind what fences keep, and some that one is the beginning of.
+                // Some that differ only behind what fences keep, and some that one is the beginning
+                // of.
                 (0..4_usize, prop::collection::vec(0..3_u8, 0..8)).prop_map(|(pieces, end)| [vec![1; pieces * 31], end].concat()), 0..400),
             ends in any::<[prop::sample::Index; 2]>(),
         ) {

@@ -1,20 +1,22 @@
 //! Which tables a merge takes.
 //!
-//! A merge is named by a few tables, its seeds, and the level that it writes to. RocksDB adds what it must take as well: in each level what
-//! shares a key with what is taken there, and below it all that overlaps. [`closure`] foretells that, so that a merge is known by its bytes
-//! before it begins, and is not begun where it would meet a running compaction.
+//! A merge is named by a few tables, its seeds, and the level that it writes to. RocksDB adds what
+//! it must take as well: in each level what shares a key with what is taken there, and below it all
+//! that overlaps. [`closure`] foretells that, so that a merge is known by its bytes before it
+//! begins, and is not begun where it would meet a running compaction.
 //!
-//! Invariants: no merge takes a table that is busy, one of L0, or more bytes than allowed; two merges of a plan have no table in common.
+//! Invariants: no merge takes a table that is busy, one of L0, or more bytes than allowed; two
+//! merges of a plan have no table in common.
 //!
-//! Failure modes: tables change between the look and the call. RocksDB then refuses the merge, and it must be planned anew.
+//! Failure modes: tables change between the look and the call. RocksDB then refuses the merge, and
+//! it must be planned anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::estimate::TableSketch;
-use super::slab::KeyRange;
 use crate::duplicates::KeySample;
-use crate::units::Bytes;
+use ecotone_types::units::Bytes;
 
 /// A live table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +51,8 @@ impl Table {
 /// What bounds a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeLimits {
-    /// It takes no more bytes of tables: at most `max_merge_bytes` of the parameters, less where a stall is near.
+    /// It takes no more bytes of tables: at most `max_merge_bytes` of the parameters, less where a
+    /// stall is near.
     pub max_bytes: Bytes,
 }
 
@@ -83,8 +86,9 @@ pub enum Unfit {
     NoSeeds,
 }
 
-/// What a check after a compaction looks at: for each of its tables that is still there, the tables of deeper levels that overlap it. One of them may have been
-/// moved further down by itself meanwhile, and what lies in its new level is below the others all the same.
+/// What a check after a compaction looks at: for each of its tables that is still there, the tables
+/// of deeper levels that overlap it. One of them may have been moved further down by itself
+/// meanwhile, and what lies in its new level is below the others all the same.
 pub fn below<'a>(tables: &'a [Table], reached: &[u64]) -> Vec<&'a Table> {
     let (reached, others): (Vec<_>, Vec<_>) = tables.iter().partition(|table| reached.contains(&table.number));
     let is_below = |table: &Table| reached.iter().any(|upper| upper.level < table.level && upper.overlaps(table));
@@ -105,8 +109,9 @@ pub fn closure(tables: &[Table], seeds: &[u64], output_level: u32) -> Result<Mer
     }
 }
 
-/// How to rewrite `table` in its level: together with what overlaps it in levels above, from as high up as `limits` allow, so that entries
-/// which are overwritten there are dropped and not written once more. The table alone where nothing above it fits or is free.
+/// How to rewrite `table` in its level: together with what overlaps it in levels above, from as
+/// high up as `limits` allow, so that entries which are overwritten there are dropped and not
+/// written once more. The table alone where nothing above it fits or is free.
 ///
 /// # Errors
 ///
@@ -128,11 +133,12 @@ pub fn with_those_above(tables: &[Table], table: u64, limits: &MergeLimits) -> R
     closure(tables, &[table], level as u32)
 }
 
-/// How to bring `seeds`, all of one level, to `output_level`, the next one that holds tables: as few merges as `limits` allow, in the order of
-/// keys.
+/// How to bring `seeds`, all of one level, to `output_level`, the next one that holds tables: as
+/// few merges as `limits` allow, in the order of keys.
 ///
-/// Left out are seeds that are in L0, are gone, or have nothing below them; and for now those whose merge would take a busy table, one of
-/// another merge of this plan, or more than is allowed. So after a merge plan anew with what is left.
+/// Left out are seeds that are in L0, are gone, or have nothing below them; and for now those whose
+/// merge would take a busy table, one of another merge of this plan, or more than is allowed. So
+/// after a merge plan anew with what is left.
 pub fn merges(tables: &[Table], seeds: &[u64], output_level: u32, limits: &MergeLimits) -> Vec<Merge> {
     let tree = Tree::new(tables);
     let mut taken = BTreeSet::new();
@@ -167,7 +173,8 @@ pub struct Tree<'a> {
     places: BTreeMap<u64, (usize, usize)>,
 }
 
-/// Of one level, the tables from the first to before the second. What is taken of a level has no gaps.
+/// Of one level, the tables from the first to before the second. What is taken of a level has no
+/// gaps.
 type Span = Option<(usize, usize)>;
 
 fn wider(span: Span, from: usize, to: usize) -> Span {
@@ -175,6 +182,31 @@ fn wider(span: Span, from: usize, to: usize) -> Span {
         return span;
     }
     Some(span.map_or((from, to), |span| (span.0.min(from), span.1.max(to))))
+}
+
+/// Keys from the first on, up to the end, which is not in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The first.
+    pub first: Vec<u8>,
+    /// The end.
+    pub end: Vec<u8>,
+}
+
+impl KeyRange {
+    /// From the first key of these tables to the last.
+    pub fn of<'a>(tables: impl IntoIterator<Item = &'a Table>) -> Self {
+        let mut range: Option<(&[u8], &[u8])> = None;
+        for table in tables {
+            let (first, last) = range.unwrap_or((&table.first, &table.last));
+            range = Some((first.min(&table.first), last.max(&table.last)));
+        }
+        match range {
+            // The least key after the last.
+            Some((first, last)) => Self { first: first.to_vec(), end: [last, &[0]].concat() },
+            None => Self { first: Vec::new(), end: Vec::new() },
+        }
+    }
 }
 
 impl<'a> Tree<'a> {
@@ -259,7 +291,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// A merge of the seeds that is allowed and meets nothing; `None` where they have nothing below them, or must wait.
+    /// A merge of the seeds that is allowed and meets nothing; `None` where they have nothing below
+    /// them, or must wait.
     fn free_merge(
         &self,
         seeds: &[u64],
@@ -280,7 +313,8 @@ impl<'a> Tree<'a> {
         (!must_wait && merge.bytes <= limits.max_bytes).then_some(merge)
     }
 
-    /// The tables below L0 that hold some of a range and have nothing of their own range below them, with their levels.
+    /// The tables below L0 that hold some of a range and have nothing of their own range below
+    /// them, with their levels.
     pub(super) fn lowest(&self, range: &KeyRange) -> Vec<(&'a Table, u32)> {
         let mut lowest = Vec::new();
         for (level, tables) in self.levels.iter().enumerate().skip(1) {

@@ -1,4 +1,4 @@
-//! The versions of one sampled key, and which of them hides which.
+//! The versions of one sampled key, and which of them shadows which.
 //!
 //! Invariant: the newest comes first. Of two with one sequence that of the table with the lesser number counts as newer.
 
@@ -46,7 +46,7 @@ impl Versions {
         }
     }
 
-    /// Adds one, and returns what it hides, or itself where it is hidden; `None` where there was no other, or that is a deletion.
+    /// Adds one, and returns what it shadows, or itself where it is shadowed; `None` where there was no other, or that is a deletion.
     pub(super) fn add(&mut self, version: Version) -> Option<Value> {
         match self {
             Self::None => {
@@ -55,9 +55,9 @@ impl Versions {
             }
             Self::One(other) => {
                 let is_newer = version.place() < other.place();
-                let (newest, hidden) = if is_newer { (version, *other) } else { (*other, version) };
-                *self = Self::Several(vec![newest, hidden]);
-                hidden.value
+                let (newest, shadowed) = if is_newer { (version, *other) } else { (*other, version) };
+                *self = Self::Several(vec![newest, shadowed]);
+                shadowed.value
             }
             Self::Several(versions) => {
                 let at = versions.partition_point(|other| other.place() < version.place());
@@ -67,7 +67,7 @@ impl Versions {
         }
     }
 
-    /// Removes that of a table, if it is there, and returns what was hidden and is not any more: the next one where it was the newest, else
+    /// Removes that of a table, if it is there, and returns what was shadowed and is not any more: the next one where it was the newest, else
     /// itself. `None` where nothing was, or that is a deletion.
     pub(super) fn remove(&mut self, sequence: u64, table: u64) -> Option<Value> {
         let is_it = |version: &Version| (version.sequence, version.table) == (sequence, table);

@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{JobId, ServerId};
 use crate::prequential::relative_error;
-use crate::purpose::JobPurpose;
-use crate::units::{Bytes, Joules, Seconds};
+use ecotone_types::units::{Bytes, Joules, Seconds};
+use ecotone_types::{JobId, JobPurpose, ServerId};
 
 use super::message::{JobReport, LoadSample, PlacementAnswer, PlacementRequest, Prediction};
 use super::reason::{DeclineReason, FailureReason, LocalReason};

@@ -3,12 +3,12 @@
 //!
 //! Requests come one at a time: whoever drives the machine queues them in a bounded queue, as both papers' schedulers do.
 
-use crate::ids::ServerId;
 use crate::predictor::Predictor;
 use crate::queue_order::{self, QueueLimits, ServerStatus};
 use crate::server_table::{Disabled, ServerTable};
 use crate::target::{self, Candidate};
-use crate::units::{BytesPerSecond, Cores, Seconds, Time};
+use ecotone_types::ServerId;
+use ecotone_types::units::{BytesPerSecond, Cores, Seconds, Time};
 
 use super::message::{LoadSample, PlacementAnswer, PlacementRequest};
 use super::parameters::{Parameters, WhenNoneInTime};
@@ -25,7 +25,7 @@ impl GlobalSystem {
         Self { table: ServerTable::new(parameters) }
     }
 
-    /// Takes a load sample into the server table; `false` when there is no room for its server.
+    /// Takes a load sample into the server table; `false` when the table is full.
     #[must_use]
     pub(super) fn observe(&mut self, now: Time, sample: LoadSample) -> bool {
         self.table.update(now, sample)

@@ -9,12 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::{JobId, ServerId};
 use crate::predictor::{Job, Predictor};
-use crate::purpose::JobPurpose;
 use crate::rate::InputRate;
 use crate::stall::StallForecast;
-use crate::units::{Bytes, Seconds, Tables, Time};
+use ecotone_types::units::{Bytes, Seconds, Tables, Time};
+use ecotone_types::{JobId, JobPurpose, ServerId};
 
 use super::event::{Command, OffloadOutcome};
 use super::message::{LoadSample, PlacementAnswer, PlacementRequest, Prediction};
@@ -110,7 +109,7 @@ impl LocalSystem {
         })
     }
 
-    /// The gate: the question for the coordinator, or why there is none.
+    /// Admission control: the question for the coordinator, or why there is none.
     fn decide(
         &self,
         now: Time,
@@ -129,7 +128,7 @@ impl LocalSystem {
             if !is_late && !forecast.stalls_after(local.seconds) {
                 return Err(match compaction.purpose {
                     JobPurpose::Compaction => LocalReason::NoStallForecast,
-                    JobPurpose::Dedup | JobPurpose::Relocation => LocalReason::EndsInTime,
+                    JobPurpose::Dedup | JobPurpose::Gc => LocalReason::EndsInTime,
                 });
             }
         }
@@ -176,7 +175,7 @@ impl LocalSystem {
         self.asking() + self.jobs.values().filter(|open| matches!(open.phase, Phase::Offloaded { .. })).count()
     }
 
-    /// Keeps a job in mind; of settled ones, whose reports may never come, the oldest makes room.
+    /// Keeps a job in mind; of settled ones, whose reports may never come, the oldest is dropped.
     fn remember(&mut self, job: JobId, phase: Phase, local: Option<Prediction>, parameters: &Parameters) {
         self.jobs.insert(job, OpenJob { phase, local, remote: None });
         if self.jobs.len() > parameters.max_jobs_remembered {

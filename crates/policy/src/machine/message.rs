@@ -5,10 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{JobId, ServerId};
 use crate::predictor::Job;
-use crate::purpose::JobPurpose;
-use crate::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Watts};
+use ecotone_types::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Watts};
+use ecotone_types::{JobId, JobPurpose, ServerId};
 
 use super::reason::LocalReason;
 

@@ -2,7 +2,7 @@
 //!
 //! One machine serves a server in both of its roles. As **owner** it decides for each of its compactions whether to ask for
 //! a worker (`local`, after ECO-KVS's Local System). As **coordinator** it finds the worker (`global`, after ECO-KVS's
-//! Global System and EdgePilot's Scheduler). Both stand on the same models, so that the coordinator's own jobs train them once.
+//! Global System and EdgePilot's Scheduler). Both use the same models, so that the coordinator's own jobs train them once.
 //!
 //! ```text
 //!   CompactionReady ---> gate ---> RunHere
@@ -43,11 +43,11 @@ pub use reason::{DeclineReason, FailureReason, LocalReason};
 pub use report::{ModelKind, ModelReport, ModelSummary, RateSummary};
 
 use crate::error::Result;
-use crate::ids::ServerId;
 use crate::predictor::Predictor;
 use crate::server_table::Disabled;
 use crate::stall::StallForecast;
-use crate::units::Time;
+use ecotone_types::ServerId;
+use ecotone_types::units::Time;
 
 use global::GlobalSystem;
 use local::{LocalSystem, ReadyCompaction};
@@ -133,12 +133,12 @@ impl PolicyCore {
         }
     }
 
-    /// What the own store's L0 is heading for, as the gate sees it between jobs; `None` before the first own load sample.
+    /// What the own store's L0 is heading for, as admission control sees it between jobs; `None` before the first own load sample.
     pub fn stall_forecast(&self) -> Option<StallForecast> {
         self.local.forecast(None, &self.parameters)
     }
 
-    /// Whether a server may be given jobs now, as far as this machine was told of its load.
+    /// Whether a server may be given jobs now, as far as its load was reported to this machine.
     ///
     /// # Errors
     /// The first reason why not.

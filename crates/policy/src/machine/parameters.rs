@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::policy::PolicyName;
-use crate::units::{Bytes, BytesPerSecond, Cores, Seconds, Tables};
+use ecotone_types::units::{Bytes, BytesPerSecond, Cores, Seconds, Tables};
 
 /// What to do when no server ends before the latest time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,12 +48,12 @@ pub struct Parameters {
     /// Jobs of one owner that are remembered, so that what was predicted can be compared with what came. Default 1024,
     /// at least `max_placements_outstanding + max_offloads_outstanding + 1`.
     pub max_jobs_remembered: usize,
-    /// Servers that a coordinator knows at a time; a further one is not heard until another has been silent for
+    /// Servers that a coordinator knows at a time; a further one is ignored until another has been silent for
     /// `forget_after`. Default 256, at least 1.
     pub max_servers: usize,
     /// A server whose last load sample is older than this is disabled. Default 3 s: three missed reports. More than 0.
     pub stale_after: Seconds,
-    /// A server that has been silent for this long gives up its place in the server table. Default 3600 s, at least
+    /// A server that has been silent for this long loses its entry in the server table. Default 3600 s, at least
     /// `stale_after`.
     pub forget_after: Seconds,
     /// A server is enabled with more free cores than this. Default 1: EdgePilot Algorithm 2 lines 2 and 3. Zero or more.
@@ -203,7 +203,7 @@ pub struct ModelParameters {
     /// The greatest ratio of output to input bytes that is believed. Default 2, more than 0: a compaction merges and does not
     /// invent.
     pub max_output_ratio: f64,
-    /// Pairs of worker and owner that are remembered; the one that learned longest ago makes room. Default 4096, at
+    /// Pairs of worker and owner that are remembered; the one that learned longest ago is dropped. Default 4096, at
     /// least 1.
     pub max_pairs: usize,
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::PolicyName;
-use crate::purpose::JobPurpose;
+use ecotone_types::JobPurpose;
 
 /// Why a compaction runs on its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -120,9 +120,9 @@ pub enum DeclineReason {
     NoFreeCore,
     /// It runs as many jobs as it may.
     NoFreeSlot,
-    /// Its memory limit leaves no room.
+    /// Its memory limit leaves no space.
     NoMemory,
-    /// Its disk leaves no room for the output.
+    /// Its disk leaves no space for the output.
     NoDisk,
     /// Its network is busy.
     NoBandwidth,

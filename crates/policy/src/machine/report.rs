@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::ServerId;
 use crate::predictor::JobClass;
-use crate::units::BytesPerSecond;
+use ecotone_types::ServerId;
+use ecotone_types::units::BytesPerSecond;
 
 /// What a model predicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

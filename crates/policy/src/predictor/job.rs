@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::Bytes;
+use ecotone_types::units::Bytes;
 
 /// Compactions that take the same for each byte.
 ///

@@ -1,10 +1,10 @@
 //! A regression together with its count of samples and the error of its predictions.
 
-use crate::ids::ServerId;
 use crate::machine::{ModelKind, ModelSummary};
 use crate::prequential::PrequentialError;
 use crate::regression::{Line, Regression, Weights};
-use crate::units::{Bytes, Seconds, Time};
+use ecotone_types::ServerId;
+use ecotone_types::units::{Bytes, Seconds, Time};
 
 use super::job::JobClass;
 

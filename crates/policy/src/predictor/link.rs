@@ -3,7 +3,7 @@
 
 use crate::machine::{Link, ModelParameters};
 use crate::regression::Line;
-use crate::units::{BytesPerSecond, Seconds};
+use ecotone_types::units::{BytesPerSecond, Seconds};
 
 /// What the two ends of a path have measured, each to the coordinator. An end that has measured nothing (the coordinator
 /// itself among them) adds nothing.

@@ -9,7 +9,7 @@
 //! **Queued work does not count**, here as in the papers: a prediction is for a worker that starts at once. The server table
 //! keeps busy servers out; the models learn from what jobs took when several ran at a time.
 //!
-//! Bounded: `max_servers` servers and `max_pairs` pairs; the one that learned longest ago makes room.
+//! Bounded: `max_servers` servers and `max_pairs` pairs; the one that learned longest ago is dropped.
 
 mod job;
 mod learned;
@@ -19,11 +19,11 @@ mod models;
 use std::collections::BTreeMap;
 
 use crate::edgecode::EdgeCode;
-use crate::ids::ServerId;
 use crate::machine::{JobReport, Link, LoadSample, ModelKind, ModelParameters, ModelSummary, Prediction};
 use crate::prequential::ema_weight;
 use crate::regression::{Line, Weights};
-use crate::units::{BytesPerSecond, Joules, Seconds, Time, Watts};
+use ecotone_types::ServerId;
+use ecotone_types::units::{BytesPerSecond, Joules, Seconds, Time, Watts};
 
 use link::link_line;
 use models::{ClassModels, Models};

@@ -1,7 +1,7 @@
 //! The models of time and energy of some jobs, one pair of them for each class of jobs.
 
 use crate::regression::{Line, Weights};
-use crate::units::{Bytes, Joules, Seconds, Time};
+use ecotone_types::units::{Bytes, Joules, Seconds, Time};
 
 use super::job::JobClass;
 use super::learned::Learned;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use ecotone_policy::machine::{
     Command, Event, JobReport, Link, LoadSample, LocalReason, Parameters, PlacementRequest, PolicyCore, Prediction,
 };
-use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Time, Watts};
-use ecotone_policy::{JobId, JobPurpose, ServerId};
+use ecotone_types::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Time, Watts};
+use ecotone_types::{JobId, JobPurpose, ServerId};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -68,16 +68,16 @@ pub fn request(owner: &str, bytes: u64, latest: Option<f64>) -> PlacementRequest
 
 /// Where a compaction ended up.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Place {
+pub enum Placement {
     Here(LocalReason),
     Worker { worker: ServerId, prediction: Prediction, deadline: Seconds },
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Placement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Here(reason) => write!(f, "here {reason}"),
-            Place::Worker { worker, .. } => write!(f, "offload {worker}"),
+            Placement::Here(reason) => write!(f, "here {reason}"),
+            Placement::Worker { worker, .. } => write!(f, "offload {worker}"),
         }
     }
 }
@@ -128,7 +128,7 @@ impl Federation {
     }
 
     /// A compaction asks, and the federation answers.
-    pub fn ready(&mut self, owner: &str, job: u64, bytes: u64, level: i32, l0_tables: Option<u32>) -> Place {
+    pub fn ready(&mut self, owner: &str, job: u64, bytes: u64, level: i32, l0_tables: Option<u32>) -> Placement {
         let event = Event::CompactionReady {
             job: JobId(job),
             purpose: JobPurpose::Compaction,
@@ -142,15 +142,15 @@ impl Federation {
     }
 
     /// A job asks, and the federation answers.
-    pub fn place(&mut self, owner: &str, event: Event) -> Place {
+    pub fn place(&mut self, owner: &str, event: Event) -> Placement {
         let owner = id(owner);
         let mut commands = self.tell(&owner, event);
         loop {
             assert_eq!(commands.len(), 1, "one command at a time: {commands:?}");
             match commands.remove(0) {
-                Command::RunHere { reason, .. } => return Place::Here(reason),
+                Command::RunHere { reason, .. } => return Placement::Here(reason),
                 Command::Offload { worker, prediction, deadline, .. } => {
-                    return Place::Worker { worker, prediction, deadline };
+                    return Placement::Worker { worker, prediction, deadline };
                 }
                 Command::AskCoordinator { request } => {
                     self.last_request = Some(request.clone());

@@ -1,7 +1,7 @@
 //! Commands with any arguments, carried out by a live service.
 
+use ecotone_keyspace::{Blocking, WriteGroup};
 use ecotone_resp::command::table;
-use ecotone_resp::keyspace::{Group, Waiting};
 
 use super::Input;
 use super::service::{Live, LiveClient, shown, with_live};
@@ -209,16 +209,16 @@ fn in_groups(live: &Live, requests: &[Vec<Vec<u8>>], is_third: bool, together: u
         );
         replies.push(reply);
         if (number + 1) % together == 0 {
-            group.commit(Waiting::Allowed).expect("a store in memory takes writes");
+            group.commit(Blocking::Allowed).expect("a store in memory takes writes");
         }
     }
     replies.extend(all(&mut client, &mut group));
-    group.commit(Waiting::Allowed).expect("a store in memory takes writes");
+    group.commit(Blocking::Allowed).expect("a store in memory takes writes");
     replies
 }
 
 /// What there is in the end, as the client sees it. A transaction that it has not ended is discarded.
-fn all(client: &mut LiveClient<'_>, group: &mut Group) -> Vec<Vec<u8>> {
+fn all(client: &mut LiveClient<'_>, group: &mut WriteGroup) -> Vec<Vec<u8>> {
     client.ask(group, &[b"discard"]);
     let mut replies = vec![client.ask(group, &[b"dbsize"])];
     for key in ["a", "b", "c", "{a}", ""].map(str::as_bytes) {

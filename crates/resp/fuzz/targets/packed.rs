@@ -1,8 +1,8 @@
 //! Stored collections with any bytes in them.
 
-use ecotone_resp::collections::packed::{Small, items};
-use ecotone_resp::collections::{Large, MAX_SMALL_BYTES};
-use ecotone_resp::keyspace::{Slot, Tag, Type, Waiting};
+use ecotone_keyspace::collections::packed::{Small, items};
+use ecotone_keyspace::collections::{Large, MAX_SMALL_BYTES};
+use ecotone_keyspace::{Blocking, Slot, Tag, Type};
 
 use super::Input;
 use super::service::with_live;
@@ -86,19 +86,19 @@ pub fn run(input: &[u8]) {
             let mut group = live.group();
             let mut slots = [Slot::of(b"k"), Slot::of(b"o")];
             slots.sort();
-            assert!(group.hold(&slots, Waiting::Allowed));
-            let mut keys = group.keys(Waiting::Allowed);
+            assert!(group.hold(&slots, Blocking::Allowed));
+            let mut keys = group.keys(Blocking::Allowed);
             keys.set(b"k", tag, None, payload).expect("it is not read");
             keys.remove(b"o").expect("it is not read");
             drop(keys);
             group.keep();
-            group.commit(Waiting::Allowed).expect("a store in memory takes writes");
+            group.commit(Blocking::Allowed).expect("a store in memory takes writes");
             let words: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
             let mut client = live.client();
             let reply = client.ask(&mut group, &words);
             assert!(!reply.starts_with(b"-") || group.is_empty(), "{request} has left something");
             assert!(!reply.starts_with(b"-ERR the server failed"), "{request} panicked");
-            group.commit(Waiting::Allowed).expect("a store in memory takes writes");
+            group.commit(Blocking::Allowed).expect("a store in memory takes writes");
         }
     });
 }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ecotone_engine::{Durability, OpenMode, Store, StoreOptions};
+use ecotone_keyspace::{Blocking, Keyspace, Slot, WriteGroup};
 use ecotone_resp::client::{Client, Then};
 use ecotone_resp::execute::{Step, execute};
-use ecotone_resp::keyspace::{Group, Keyspace, Slot, Waiting};
+use ecotone_resp::host::{Host, InfoSection};
 use ecotone_resp::protocol::reply::{Reply, Version};
-use ecotone_resp::service::{Host, InfoSection, Limits, Service};
+use ecotone_resp::service::{Limits, Service};
 
 use super::well_formed;
 
@@ -88,16 +89,16 @@ impl Live {
         LiveClient { live: self, client: Client::new(info, true), reply: Reply::new(Version::Resp2) }
     }
 
-    pub fn group(&self) -> Group {
-        Group::new(self.service.keyspace.clone())
+    pub fn group(&self) -> WriteGroup {
+        WriteGroup::new(self.service.keyspace.clone())
     }
 
     /// Removes all keys, for the next input.
     pub fn clear(&self) {
         let mut group = self.group();
-        assert!(group.hold(&Slot::all().collect::<Vec<_>>(), Waiting::Allowed));
-        group.keys(Waiting::Allowed).clear();
-        group.commit(Waiting::Allowed).expect("a store in memory takes writes");
+        assert!(group.hold(&Slot::all().collect::<Vec<_>>(), Blocking::Allowed));
+        group.keys(Blocking::Allowed).clear();
+        group.commit(Blocking::Allowed).expect("a store in memory takes writes");
     }
 }
 
@@ -115,14 +116,14 @@ pub struct LiveClient<'l> {
 
 impl LiveClient<'_> {
     /// The reply to one request, carried out in `group`: exactly one well-formed answer, unless the client is to go. What cannot be had at
-    /// once is done again where waiting is allowed, after a commit, as a lane does it.
-    pub fn ask(&mut self, group: &mut Group, arguments: &[&[u8]]) -> Vec<u8> {
+    /// once is done again where waiting is allowed, after a commit, as an event loop does it.
+    pub fn ask(&mut self, group: &mut WriteGroup, arguments: &[&[u8]]) -> Vec<u8> {
         let before = self.reply.version();
-        let mut step = self.run(group, arguments, Waiting::Never);
+        let mut step = self.run(group, arguments, Blocking::Never);
         if !matches!(step, Step::Done { .. }) {
             assert!(self.reply.is_empty(), "what is to be done again has replied: {:?}", shown(arguments));
-            group.commit(Waiting::Allowed).expect("a store in memory takes writes");
-            step = self.run(group, arguments, Waiting::Allowed);
+            group.commit(Blocking::Allowed).expect("a store in memory takes writes");
+            step = self.run(group, arguments, Blocking::Allowed);
         }
         assert!(matches!(step, Step::Done { .. }), "{step:?}: {:?}", shown(arguments));
         let reply = self.reply.take();
@@ -135,7 +136,7 @@ impl LiveClient<'_> {
         reply
     }
 
-    fn run(&mut self, group: &mut Group, arguments: &[&[u8]], waiting: Waiting) -> Step {
+    fn run(&mut self, group: &mut WriteGroup, arguments: &[&[u8]], waiting: Blocking) -> Step {
         execute(&self.live.service, &mut self.client, group, arguments, &mut self.reply, waiting)
     }
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU8;
 
 use ecotone_engine::header::{Header, Kind, encode_inline};
-use ecotone_resp::keyspace::{CollectionId, Slot, Tag, layout};
+use ecotone_keyspace::{CollectionId, Slot, Tag, layout};
 
 pub fn run(input: &[u8]) {
     header(input);
@@ -20,12 +20,12 @@ pub fn run(input: &[u8]) {
     let key = layout::key(Slot::of(input), input);
     assert_eq!(layout::user_key(&key), input);
     assert!(layout::is_known(&key));
-    let place = layout::place_of(&key).expect("a user's key has a place");
-    assert!(place < layout::PLACES && *layout::from_place(place) <= *key);
+    let place = layout::position_of(&key).expect("a user's key has a place");
+    assert!(place < layout::POSITIONS && *layout::from_position(place) <= *key);
     if layout::is_known(input)
-        && let Some(place) = layout::place_of(input)
+        && let Some(place) = layout::position_of(input)
     {
-        assert!(layout::from_place(place) <= input.to_vec());
+        assert!(layout::from_position(place) <= input.to_vec());
         assert_eq!(*layout::key(Slot::of(layout::user_key(input)), layout::user_key(input)), *input);
     }
     if let Some(id) = layout::ledger_id(input) {

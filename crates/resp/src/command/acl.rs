@@ -2,9 +2,9 @@
 
 use super::categories::{ALL, categories};
 use super::entry::{container, help, plain};
+use super::table::shown;
 use super::{Call, Command, flag, table, word};
-use crate::error::{Failure, Outcome};
-use crate::execute::shown;
+use ecotone_keyspace::error::{Failure, Outcome};
 
 const ALWAYS: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE;
 

@@ -1,6 +1,8 @@
-//! The arguments of a command, as `COMMAND DOCS` tells them: a tree, parsed from the usage text of the command's entry in the table.
+//! The arguments of a command, as `COMMAND DOCS` tells them: a tree, parsed from the usage text of
+//! the command's entry in the table.
 //!
-//! A usage text reads like the usage lines that people know. `key [LIMIT offset:integer count:integer] (ASC | DESC)@2.0.0 value...`:
+//! A usage text reads like the usage lines that people know. `key [LIMIT offset:integer
+//! count:integer] (ASC | DESC)@2.0.0 value...`:
 //!
 //! ```text
 //! usage    = { argument }
@@ -11,22 +13,26 @@
 //! since    = [ "@" version ] [ "!" version ]
 //! ```
 //!
-//! - A **value** is of the type behind its last colon: `key`, `string`, `integer`, `double`, `unix-time`, `pattern`. Without one it is of the
-//!   type that it is named after, or else a string. Keys are counted: the first belongs to key spec 0, and so on.
-//!   Behind `=` stands what people are shown instead of a name that is only for programs.
-//! - A **TOKEN**, in upper case or behind a `'`, is a word that the client sends as it is. It belongs to the whole sequence that it begins; alone it is an
-//!   argument by itself, named as itself in lower case.
-//! - `[...]` is **optional**, `...` behind an argument means **one or more**. Behind brackets that begin with a token the token is
-//!   repeated with it (`[GET pattern]...`), within them it is not (`[GET pattern...]`).
-//! - `a | b` is **one of** several. Several arguments of one sequence are a **block**, and so is what stands in `(...)` without a choice,
-//!   even if it is one. Either is named by the name before it, or else by the names of its parts with `_` between them. So may a token be.
+//! - A **value** is of the type behind its last colon: `key`, `string`, `integer`, `double`,
+//!   `unix-time`, `pattern`. Without one it is of the type that it is named after, or else a
+//!   string. Keys are counted: the first belongs to key spec 0, and so on. Behind `=` stands what
+//!   people are shown instead of a name that is only for programs.
+//! - A **TOKEN**, in upper case or behind a `'`, is a word that the client sends as it is. It
+//!   belongs to the whole sequence that it begins; alone it is an argument by itself, named as
+//!   itself in lower case.
+//! - `[...]` is **optional**, `...` behind an argument means **one or more**. Behind brackets that
+//!   begin with a token the token is repeated with it (`[GET pattern]...`), within them it is not
+//!   (`[GET pattern...]`).
+//! - `a | b` is **one of** several. Several arguments of one sequence are a **block**, and so is
+//!   what stands in `(...)` without a choice, even if it is one. Either is named by the name before
+//!   it, or else by the names of its parts with `_` between them. So may a token be.
 //! - `@` is the version of Redis that had it first, `!` the one from which on it was deprecated.
 //!
-//! What cannot be said, since no command here needs it: a token that is no word (`*`, `=`), a token before an argument that
-//! must be given and is no choice, and two arguments of one key spec.
+//! What cannot be said, since no command here needs it: a token that is no word (`*`, `=`), a token
+//! before an argument that must be given and is no choice, and two arguments of one key spec.
 //!
-//! Invariant: every usage text of the table can be parsed. A test does so with all of them, and holds them against the arity and the keys
-//! that the table has beside them.
+//! Invariant: every usage text of the table can be parsed. A test does so with all of them, and
+//! holds them against the arity and the keys that the table has beside them.
 
 use std::borrow::Cow;
 
@@ -203,7 +209,8 @@ impl<'u> Parser<'u> {
         UsageError { at: self.at, what }
     }
 
-    /// The next lexeme: a bracket, a bar, `...`, a version with its mark, or a word. Empty at the end.
+    /// The next lexeme: a bracket, a bar, `...`, a version with its mark, or a word. Empty at the
+    /// end.
     fn peek(&mut self) -> &'u str {
         let rest = self.text[self.at..].trim_start_matches(' ');
         self.at = self.text.len() - rest.len();

@@ -1,13 +1,15 @@
-//! BACKUP: how `ecotone backup` takes a copy of the store through a client's connection. Redis has no such command.
+//! BACKUP: how `ecotone backup` takes a copy of the store through a client's connection. Redis has
+//! no such command.
 //!
-//! `BEGIN` holds a checkpoint; `FILES` tells its files, `READ` their bytes; `END` gives it back. All of it is for who runs the server: what is read are
-//! files as they are, with all keys and values. See [`crate::backups`] for the bounds.
+//! `BEGIN` holds a checkpoint; `FILES` tells its files, `READ` their bytes; `END` gives it back.
+//! All of it is for who runs the server: what is read are files as they are, with all keys and
+//! values. See [`crate::backups`] for the bounds.
 
 use super::entry::{container, help, plain};
 use super::{Call, Command, flag};
 use crate::backups::{BackupError, MAX_HASHED_BYTES, MAX_IDLE, MAX_READ_BYTES, sha256};
-use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
 
 /// Files that are told at a time.
 const MAX_FILES: usize = 1000;
@@ -152,8 +154,8 @@ fn read(call: &mut Call<'_>) -> Outcome {
     let (held, (path, offset, bytes)) = (backups.find(call.arguments[2])?, part(call)?);
     let bytes = bytes.min(MAX_READ_BYTES as u64) as usize;
     // What is read, and its copy in the reply counts itself.
-    let mut room = call.keys.room();
-    room.take(bytes)?;
+    let mut reservation = call.keys.reserve_memory();
+    reservation.take(bytes)?;
     let read = backups.read(&held, path, offset, bytes)?;
     call.reply.array(2);
     call.reply.bulk(&read);
@@ -164,8 +166,8 @@ fn read(call: &mut Call<'_>) -> Outcome {
 fn hash(call: &mut Call<'_>) -> Outcome {
     let backups = &call.service.backups;
     let (held, (path, offset, bytes)) = (backups.find(call.arguments[2])?, part(call)?);
-    let mut room = call.keys.room();
-    room.take(MAX_READ_BYTES)?;
+    let mut reservation = call.keys.reserve_memory();
+    reservation.take(MAX_READ_BYTES)?;
     call.reply.bulk_text(&backups.hash(&held, path, offset, bytes.min(MAX_HASHED_BYTES))?);
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The ACL categories of commands, which clients ask for. Nothing here is allowed or refused by them.
+//! The ACL categories of commands, which clients ask for. Nothing here is allowed or refused by
+//! them.
 
 use super::{Command, flag};
 

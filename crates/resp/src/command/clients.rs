@@ -1,6 +1,7 @@
 //! CLIENT: what clients are connected, and what they are told to be.
 //!
-//! All clients are of type `normal` and of the user `default`: there are no replicas, no channels and no other users.
+//! All clients are of type `normal` and of the user `default`: there are no replicas, no channels
+//! and no other users.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -9,11 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::entry::{container, help, plain};
 use super::{Call, Command, flag, word};
 use crate::client::{Client, ClientInfo, Then};
-use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
 use crate::service::CLIENT_BYTES;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
 
-/// The longest name of a client or its library, in bytes: it is kept for as long as the client stays, and in the slow log for longer.
+/// The longest name of a client or its library, in bytes: it is kept for as long as the client
+/// stays, and in the slow log for longer.
 pub const MAX_NAME_BYTES: usize = 256;
 
 const ALWAYS: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE;
@@ -117,11 +119,11 @@ fn list(call: &mut Call<'_>) -> Outcome {
         }
         _ => return Err(texts::SYNTAX),
     };
-    let (mut lines, mut room) = (String::new(), call.keys.room());
+    let (mut lines, mut reservation) = (String::new(), call.keys.reserve_memory());
     for client in &shown {
         let line = line(client);
         // It grows by doubling.
-        room.take(2 * line.len())?;
+        reservation.take(2 * line.len())?;
         lines.push_str(&line);
     }
     call.reply.verbatim(*b"txt", &lines);
@@ -140,8 +142,9 @@ fn is_type(of: &[u8]) -> Outcome<bool> {
     Err(Failure::repeating("ERR Unknown client type '", of, "'"))
 }
 
-/// As Redis 7.2 has it. `rbs` and `obl` are of the buffer that replies are made in, `oll` and `omem` of what is being sent: there is no
-/// other list of replies. What there is not in this server is 0.
+/// As Redis 7.2 has it. `rbs` and `obl` are of the buffer that replies are made in, `oll` and
+/// `omem` of what is being sent: there is no other list of replies. What there is not in this
+/// server is 0.
 fn line(client: &ClientInfo) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (queued, buffers) = (client.queued.load(Ordering::Relaxed), &client.buffers);

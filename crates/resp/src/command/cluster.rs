@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::entry::{container, plain};
 use super::{Call, Command, Deprecation, flag};
 use crate::client::Then;
-use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
 
 const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static str, run: super::Run) -> Command {
     plain(name, arity, flags, "cluster", "3.0.0", summary, run)
@@ -96,7 +96,8 @@ fn role(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// There are no replicas. Who waits for some is told so when the time is over, as in Redis; who would wait for ever is told at once.
+/// There are no replicas. Who waits for some is told so when the time is over, as in Redis; who
+/// would wait for ever is told at once.
 fn wait(call: &mut Call<'_>) -> Outcome {
     let replicas = parse_integer(call.arguments[1]).ok_or(texts::NOT_AN_INTEGER)?;
     let timeout_ms = timeout_ms(call, 2, replicas)?;
@@ -105,7 +106,8 @@ fn wait(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// The log of this server is what Redis' append-only file is, and it waits for that; replicas are as with [`wait`].
+/// The log of this server is what Redis' append-only file is, and it waits for that; replicas are
+/// as with [`wait`].
 fn wait_for_log(call: &mut Call<'_>) -> Outcome {
     let local = parse_integer(call.arguments[1]).ok_or(texts::NOT_AN_INTEGER)?;
     if !(0..=1).contains(&local) {

@@ -4,7 +4,7 @@ use super::entry::plain;
 use super::{Call, Command, flag};
 use crate::client::Then;
 use crate::compactions::CompactionError;
-use crate::error::{Failure, Outcome, texts};
+use ecotone_keyspace::error::{Failure, Outcome, texts};
 
 /// The family.
 pub const COMMANDS: &[Command] = &[Command {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::entry::{container, help, plain};
 use super::{Call, Command, flag, word};
-use crate::error::{Failure, Outcome, texts};
+use ecotone_keyspace::error::{Failure, Outcome, texts};
 
 const ADMIN: u32 = flag::ADMIN | flag::NOSCRIPT | flag::LOADING | flag::STALE;
 const OF_PARAMETERS: &str = "O(N) when N is the number of configuration parameters provided";
@@ -68,8 +68,8 @@ const UNKNOWN: &str = "ERR Unknown option or number of arguments for CONFIG SET 
 const MAX_VALUE_BYTES: usize = 1 << 16;
 
 fn get(call: &mut Call<'_>) -> Outcome {
-    let mut room = call.keys.room();
-    let patterns = word::patterns(&call.arguments[2..], &mut room)?;
+    let mut reservation = call.keys.reserve_memory();
+    let patterns = word::patterns(&call.arguments[2..], &mut reservation)?;
     let matches = |name: &str| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));
     let settings = call.service.host.settings(&matches);
     call.reply.map(settings.len());
@@ -125,8 +125,8 @@ fn rewrite(call: &mut Call<'_>) -> Outcome {
 
 fn resetstat(call: &mut Call<'_>) -> Outcome {
     call.service.statistics.reset();
-    call.service.occasions.reset();
-    call.service.keyspace.forget_reclaimed_orphans();
+    call.service.client_events.reset();
+    call.service.keyspace.reset_reclaimed_collections();
     call.reply.simple("OK");
     Ok(())
 }

@@ -9,10 +9,10 @@ use super::clients::{check_name, set_name};
 use super::entry::plain;
 use super::{Call, Command, Deprecation, flag, transactions};
 use crate::client::Then;
-use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
 use crate::protocol::reply::Version;
 use crate::service::COMPATIBLE_VERSION;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
 
 const ALWAYS: u32 = flag::LOADING | flag::STALE | flag::FAST;
 const FIRST: u32 = ALWAYS | flag::NOSCRIPT | flag::NO_AUTH | flag::ALLOW_BUSY;
@@ -148,7 +148,8 @@ fn authenticate(call: &mut Call<'_>, user: &[u8], password: &[u8]) -> Outcome {
     Ok(())
 }
 
-/// Takes as long as `given` is, whatever is expected: the time says nothing of how much of it is right.
+/// Takes as long as `given` is, whatever is expected: the time says nothing of how much of it is
+/// right.
 fn is_same(given: &[u8], expected: &[u8]) -> bool {
     let mut differs = u8::from(given.len() != expected.len());
     for (index, byte) in given.iter().enumerate() {

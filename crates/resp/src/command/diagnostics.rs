@@ -9,11 +9,11 @@ use ecotone_engine::{Attributes, Direction};
 use super::entry::{container, help, plain, unknown_or_wrong_number};
 use super::{Call, Command, KeyPositions, flag};
 use crate::client::Then;
-use crate::collections::Large;
-use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::layout::{ELEMENT_PREFIX_BYTES, KEY_PREFIX_BYTES};
-use crate::keyspace::{Keys, Type};
 use crate::protocol::number::parse_integer;
+use ecotone_keyspace::collections::Large;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::layout::{ELEMENT_PREFIX_BYTES, KEY_PREFIX_BYTES};
+use ecotone_keyspace::{Keys, Type};
 
 const ALWAYS: u32 = flag::LOADING | flag::STALE;
 const HELPS: &str = "Returns helpful text about the different subcommands.";
@@ -131,11 +131,12 @@ fn slowlog_help(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// Elements of a large collection that `MEMORY USAGE` looks at unless it is told how many, as in Redis.
+/// Elements of a large collection that `MEMORY USAGE` looks at unless it is told how many, as in
+/// Redis.
 const DEFAULT_SAMPLES: u64 = 5;
 
-/// Bytes of the key and its value as they are stored, before compression. Of a large collection's elements some are looked at, and the others
-/// taken for as long as those.
+/// Bytes of the key and its value as they are stored, before compression. Of a large collection's
+/// elements some are looked at, and the others taken for as long as those.
 fn memory_usage(call: &mut Call<'_>) -> Outcome {
     let mut samples = DEFAULT_SAMPLES;
     for option in call.arguments[3..].chunks(2) {
@@ -264,10 +265,12 @@ fn debug(call: &mut Call<'_>) -> Outcome {
     }
 }
 
-/// Digits, a point and an exponent that a number of seconds may need; what comes after is not looked at.
+/// Digits, a point and an exponent that a number of seconds may need; what comes after is not
+/// looked at.
 const NUMBER_BYTES: usize = 32;
 
-/// What `text` begins with, as C's `strtod` reads it (but for hexadecimal digits): what begins with no number is 0.
+/// What `text` begins with, as C's `strtod` reads it (but for hexadecimal digits): what begins with
+/// no number is 0.
 fn leading_number(text: &[u8]) -> f64 {
     let text = text.trim_ascii_start();
     let most = text.len().min(NUMBER_BYTES);

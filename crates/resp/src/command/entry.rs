@@ -1,8 +1,9 @@
-//! What entries of the table have in common: plain commands, containers of subcommands, and their `HELP`.
+//! What entries of the table have in common: plain commands, containers of subcommands, and their
+//! `HELP`.
 
+use super::table::shown;
 use super::{Call, Command, KeyPositions, Run};
-use crate::error::{Failure, Outcome};
-use crate::execute::shown;
+use ecotone_keyspace::error::{Failure, Outcome};
 
 /// A command without keys and subcommands that takes constant time.
 pub(super) const fn plain(

@@ -1,9 +1,10 @@
-//! When keys expire: EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, TTL, PTTL, EXPIRETIME, PEXPIRETIME, PERSIST.
+//! When keys expire: EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, TTL, PTTL, EXPIRETIME, PEXPIRETIME,
+//! PERSIST.
 
 use super::entry::plain;
 use super::{Call, Command, KeyPositions, Run, flag, word};
-use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
 
 const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str, run: Run) -> Command {
     Command { keys: KeyPositions::FIRST, ..plain(name, arity, flags | flag::FAST, "generic", since, "", run) }
@@ -128,7 +129,8 @@ impl Conditions {
         Ok(parsed)
     }
 
-    /// Whether a key that expires at `old` may get `new`. Without an expiry it never does: later than any time.
+    /// Whether a key that expires at `old` may get `new`. Without an expiry it never does: later
+    /// than any time.
     fn hold(&self, old: Option<u64>, new: i64) -> bool {
         let old = old.map(|old| i64::try_from(old).unwrap_or(i64::MAX));
         !(self.has_none && old.is_some()

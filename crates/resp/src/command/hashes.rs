@@ -1,17 +1,18 @@
-//! Hashes: what clients ask of them. How they lie in the store is in [`crate::collections::hash`].
+//! Hashes: what clients ask of them. How they lie in the store is in
+//! [`ecotone_keyspace::collections::named`].
 
 use std::ops::ControlFlow;
 
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
 use super::{Answers, Call, Command, Deprecation, Drawing, KeyPositions, Run, flag, go_on};
-use crate::collections::by_hash::Pair;
-use crate::collections::hash::Hash;
-use crate::collections::page::Page;
-use crate::error::{Failure, Outcome, texts};
 use crate::protocol::extended::{DecimalError, add_decimals};
 use crate::protocol::number::parse_integer;
 use crate::protocol::reply::{Reply, Version};
+use ecotone_keyspace::collections::by_hash::Pair;
+use ecotone_keyspace::collections::named::Hash;
+use ecotone_keyspace::collections::page::Page;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
 
 const READ: u32 = flag::READONLY;
 const READ_FAST: u32 = flag::READONLY | flag::FAST;
@@ -50,7 +51,8 @@ pub const COMMANDS: &[Command] = &[
         summary: "Returns the values of fields.",
         usage: "key field...",
         complexity: "O(N) where N is the number of fields.",
-        // The fields of a large hash are read one by one: all of them before a write of another client, or all after it.
+        // The fields of a large hash are read one by one: all of them before a write of another
+        // client, or all after it.
         ..command("hmget", -3, READ_FAST | flag::LATCHES, "2.0.0", get_many)
     },
     Command {
@@ -285,12 +287,12 @@ fn refuse_decimal(error: DecimalError) -> Failure {
 fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[2])?;
     let reply_bytes = call.reply.bytes_left();
-    let mut page = Page::for_reply(call.keys.room(), usize::MAX, reply_bytes);
+    let mut page = Page::for_reply(call.keys.reserve_memory(), usize::MAX, reply_bytes);
     // What is wrong with the options is told only where there is a hash.
     if let Some(hash) = Hash::read(&mut call.keys, call.arguments[1])? {
         let may_take_long = call.keys.may_take_long();
         let options = ScanOptions::parse(&call.arguments[3..], false, may_take_long)?;
-        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
+        page = Page::for_reply(call.keys.reserve_memory(), options.count, reply_bytes);
         hash.scan(&mut call.keys, cursor, &mut page, |page, place, [field, value]| {
             let sized = (field, field.len() + value.len());
             options.offer(page, place, sized, may_take_long, || [field.to_vec(), value.to_vec()])

@@ -7,11 +7,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::entry::plain;
 use super::{Call, Command, flag, word};
 use crate::buffers::Buffers;
-use crate::error::Outcome;
-use crate::keyspace::{Census, UPKEEP_HZ};
-use crate::occasions::Occasion;
+use crate::client_events::ClientEvent;
+use crate::host::{Allocator, AllocatorCounts, InfoSection};
 use crate::process;
-use crate::service::{Allocator, AllocatorCounts, COMPATIBLE_VERSION, InfoSection};
+use crate::service::COMPATIBLE_VERSION;
+use ecotone_keyspace::error::Outcome;
+use ecotone_keyspace::{KeyCountEstimate, MAINTENANCE_HZ};
 
 /// The family.
 pub const COMMANDS: &[Command] = &[Command {
@@ -168,14 +169,14 @@ fn server(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "uptime_in_seconds", up_s);
     add(lines, "uptime_in_days", up_s / (24 * 60 * 60));
     // How often a second the upkeep of keys looks around.
-    add(lines, "hz", UPKEEP_HZ);
-    add(lines, "configured_hz", UPKEEP_HZ);
+    add(lines, "hz", MAINTENANCE_HZ);
+    add(lines, "configured_hz", MAINTENANCE_HZ);
     add(lines, "lru_clock", now.as_secs() % LRU_CLOCK_ENDS);
     if let Ok(executable) = std::env::current_exe() {
         add(lines, "executable", executable.display());
     }
-    let has_more_lanes = call.service.statistics.lanes.load(Ordering::Relaxed) > 1;
-    add(lines, "io_threads_active", u8::from(has_more_lanes));
+    let has_more_event_loops = call.service.statistics.event_loops.load(Ordering::Relaxed) > 1;
+    add(lines, "io_threads_active", u8::from(has_more_event_loops));
     for (number, listener) in call.service.listeners.lock().iter().enumerate() {
         add(lines, &format!("listener{number}"), listener);
     }
@@ -199,15 +200,16 @@ fn clients(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "client_recent_max_input_buffer", query);
     add(lines, "client_recent_max_output_buffer", output);
     add(lines, "blocked_clients", 0);
-    add(lines, "lanes_in_use", call.service.statistics.lanes.load(Ordering::Relaxed));
+    add(lines, "event_loops_in_use", call.service.statistics.event_loops.load(Ordering::Relaxed));
     add(lines, "waiting_clients", call.service.statistics.waiting.load(Ordering::Relaxed));
     add(lines, "tracking_clients", 0);
     add_none(lines, &["clients_in_timeout_table", "total_blocking_keys", "total_blocking_keys_on_nokey"]);
     Ok(())
 }
 
-/// What Redis counts in its allocator is here what the process has in memory: logs and tables that are mapped are its memory as well. So `used_memory_dataset` is
-/// what is kept in memory of the data.
+/// What Redis counts in its allocator is here what the process has in memory: logs and tables that
+/// are mapped are its memory as well. So `used_memory_dataset` is what is kept in memory of the
+/// data.
 fn memory(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let memory = process::memory();
     let service = call.service;
@@ -246,12 +248,13 @@ fn memory(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     allocator(service.host.allocator(), memory.resident_bytes, lines);
     add(lines, "active_defrag_running", 0);
     // Collections that have lost their key and whose elements have not gone yet.
-    add(lines, "lazyfree_pending_objects", service.keyspace.known_orphans());
-    add(lines, "lazyfreed_objects", service.keyspace.reclaimed_orphans());
+    add(lines, "lazyfree_pending_objects", service.keyspace.reclaimable_collections());
+    add(lines, "lazyfreed_objects", service.keyspace.reclaimed_collections());
     Ok(())
 }
 
-/// One that does not say what it holds is told as Redis tells the C library's: what is in memory is what was given out.
+/// One that does not say what it holds is told as Redis tells the C library's: what is in memory is
+/// what was given out.
 fn allocator(allocator: Option<&dyn Allocator>, process_bytes: u64, lines: &mut Lines) {
     let all_used = AllocatorCounts { allocated: process_bytes, active: process_bytes, resident: process_bytes };
     let counts = allocator.and_then(Allocator::counts).unwrap_or(all_used);
@@ -303,8 +306,8 @@ fn persistence(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     Ok(())
 }
 
-/// Without `expired_keys`: keys whose time is over go with compactions, which see older versions of a key as well and may run on another
-/// server, so nobody knows how many there were.
+/// Without `expired_keys`: keys whose time is over go with compactions, which see older versions of
+/// a key as well and may run on another server, so nobody knows how many there were.
 fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let statistics = &call.service.statistics;
     let [commands, bytes_in, bytes_out] =
@@ -319,7 +322,7 @@ fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "total_net_output_bytes", bytes_out);
     add(lines, "instantaneous_input_kbps", format!("{:.2}", in_rate / 1024.0));
     add(lines, "instantaneous_output_kbps", format!("{:.2}", out_rate / 1024.0));
-    add(lines, "rejected_connections", call.service.occasions.number(Occasion::MaxClients));
+    add(lines, "rejected_connections", call.service.client_events.number(ClientEvent::MaxClients));
     add_none(lines, &["total_net_repl_input_bytes", "total_net_repl_output_bytes"]);
     for none in ["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"] {
         add(lines, none, "0.00");
@@ -327,7 +330,7 @@ fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add_none(lines, &["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys", "evicted_clients"]);
     add_none(lines, &["total_eviction_exceeded_time", "current_eviction_exceeded_time"]);
     add(lines, "reads_awaited", statistics.reads_awaited.load(Ordering::Relaxed));
-    add(lines, "requests_handed_on", statistics.handed_on.load(Ordering::Relaxed));
+    add(lines, "blocking_requests", statistics.blocking_requests.load(Ordering::Relaxed));
     add(lines, "keyspace_hits", statistics.hits.load(Ordering::Relaxed));
     add(lines, "keyspace_misses", statistics.misses.load(Ordering::Relaxed));
     add_none(lines, &["pubsub_channels", "pubsub_patterns", "pubsubshard_channels", "latest_fork_usec", "total_forks"]);
@@ -342,7 +345,8 @@ fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "total_error_replies", statistics.errors.load(Ordering::Relaxed));
     add(lines, "total_reads_processed", statistics.reads.load(Ordering::Relaxed));
     add(lines, "total_writes_processed", statistics.writes.load(Ordering::Relaxed));
-    // A turn of a lane is what a cycle of Redis' event loop is. Commands are carried out by other threads as well.
+    // A turn of an event loop is what a cycle of Redis' event loop is. Commands are carried out by
+    // other threads as well.
     add(lines, "eventloop_cycles", turns);
     add(lines, "eventloop_duration_sum", turns_us);
     add(lines, "eventloop_duration_cmd_sum", statistics.usage.took_us());
@@ -396,7 +400,7 @@ fn commandstats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
         let value = format!(
             "calls={calls},usec={took_us:.0},usec_per_call={each_us:.2},rejected_calls={refused},failed_calls={failed}"
         );
-        add(lines, &format!("cmdstat_{}", counts.command.name), value);
+        add(lines, &format!("cmdstat_{}", counts.name), value);
     }
     Ok(())
 }
@@ -408,7 +412,8 @@ fn errorstats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     Ok(())
 }
 
-/// Times are counted in classes: what stands here is the longest of the class that the time at this percentile is in.
+/// Times are counted in classes: what stands here is the longest of the class that the time at this
+/// percentile is in.
 fn latencystats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     for counts in call.service.statistics.usage.used() {
         let times = PERCENTILES.map(|percentile| (percentile, counts.times.percentile_s(percentile)));
@@ -417,7 +422,7 @@ fn latencystats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
             .filter_map(|(percentile, time_s)| Some(format!("p{percentile}={:.3}", time_s? * 1e6)))
             .collect();
         if !told.is_empty() {
-            add(lines, &format!("latency_percentiles_usec_{}", counts.command.name), told.join(","));
+            add(lines, &format!("latency_percentiles_usec_{}", counts.name), told.join(","));
         }
     }
     Ok(())
@@ -430,7 +435,7 @@ fn cluster(_: &mut Call<'_>, lines: &mut Lines) -> Outcome {
 
 /// Exact where there are few keys, else about.
 fn keyspace(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
-    let Census { keys, expiring, average_ttl_ms } = call.keys.census()?;
+    let KeyCountEstimate { keys, expiring, average_ttl_ms } = call.keys.estimate_key_count()?;
     if keys > 0 {
         add(lines, "db0", format!("keys={keys},expires={expiring},avg_ttl={average_ttl_ms}"));
     }

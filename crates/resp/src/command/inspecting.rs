@@ -1,9 +1,10 @@
-//! INSPECT, which Redis does not have: a check of the store by the server that has it open. See [`crate::inspections`].
+//! INSPECT, which Redis does not have: a check of the store by the server that has it open. See
+//! [`crate::inspections`].
 
 use super::entry::{container, help, plain};
 use super::{Call, Command, flag, word};
-use crate::error::{Failure, Outcome, texts};
 use crate::inspections::{InspectError, Question};
+use ecotone_keyspace::error::{Failure, Outcome, texts};
 
 const ADMIN: u32 = flag::ADMIN | flag::NOSCRIPT | flag::NO_MULTI;
 

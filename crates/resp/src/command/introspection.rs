@@ -1,7 +1,7 @@
 //! COMMAND: what commands there are, made from the table.
 //!
-//! Different from Redis: summaries and complexities are this server's own, `DOCS` has no history, and a key spec has no notes; its flags tell
-//! only whether the command writes the key.
+//! Different from Redis: summaries and complexities are this server's own, `DOCS` has no history,
+//! and a key spec has no notes; its flags tell only whether the command writes the key.
 
 use super::arguments::Usage;
 use super::categories::categories;
@@ -9,10 +9,9 @@ use super::entry::{container, help, plain};
 use super::key_access::{self, Access};
 use super::tips::tips;
 use super::{Call, Command, Deprecation, KeyPositions, flag, table, word};
-use crate::error::{Failure, Outcome, texts};
-use crate::execute;
-use crate::memory::Room;
 use crate::protocol::reply::Reply;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::memory::MemoryReservation;
 
 const ALWAYS: u32 = flag::LOADING | flag::STALE;
 
@@ -248,7 +247,9 @@ fn typed_map(reply: &mut Reply, of: &str, numbers: &[(&str, i64)]) {
 fn list(call: &mut Call<'_>) -> Outcome {
     let names: Vec<&str> = match call.arguments[2..] {
         [] => table::all_with_subcommands().map(|command| command.name).collect(),
-        [filter, by, text] if filter.eq_ignore_ascii_case(b"FILTERBY") => filtered(by, text, &mut call.keys.room())?,
+        [filter, by, text] if filter.eq_ignore_ascii_case(b"FILTERBY") => {
+            filtered(by, text, &mut call.keys.reserve_memory())?
+        }
         _ => return Err(texts::SYNTAX),
     };
     call.reply.array(names.len());
@@ -256,7 +257,7 @@ fn list(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-fn filtered(by: &[u8], text: &[u8], room: &mut Room<'_>) -> Outcome<Vec<&'static str>> {
+fn filtered(by: &[u8], text: &[u8], reservation: &mut MemoryReservation<'_>) -> Outcome<Vec<&'static str>> {
     let all = table::all_with_subcommands();
     Ok(match word::upper(by).as_slice() {
         b"MODULE" => Vec::new(),
@@ -265,7 +266,7 @@ fn filtered(by: &[u8], text: &[u8], room: &mut Room<'_>) -> Outcome<Vec<&'static
             .map(|command| command.name)
             .collect(),
         b"PATTERN" => {
-            let patterns = word::patterns(&[text], room)?;
+            let patterns = word::patterns(&[text], reservation)?;
             let matches = |name: &&str| patterns.iter().all(|pattern| pattern.matches(name.as_bytes()));
             all.map(|command| command.name).filter(matches).collect()
         }
@@ -334,7 +335,7 @@ fn document<'t>(reply: &mut Reply, commands: impl ExactSizeIterator<Item = &'t C
 fn getkeys(call: &mut Call<'_>, with_flags: bool) -> Outcome {
     let arguments = &call.arguments[2..];
     let unknown = Failure::text("ERR Invalid command specified");
-    let Ok(command) = execute::find(arguments) else { return Err(unknown) };
+    let Ok(command) = table::find_called(arguments) else { return Err(unknown) };
     if command.keys == KeyPositions::None {
         return Err(Failure::text("ERR The command has no key arguments"));
     }

@@ -1,7 +1,9 @@
-//! What commands do to their keys, as `COMMAND INFO` tells it of each key spec: for proxies that send on who only reads.
+//! What commands do to their keys, as `COMMAND INFO` tells it of each key spec: for proxies that
+//! send on who only reads.
 //!
-//! The words are Redis' (`RO`, `RW`, `OW`, `RM`: read, read and written, overwritten, removed; and what of the value that is), taken from what Redis 7.0
-//! tells of its commands. Its notes in prose are not told.
+//! The words are Redis' (`RO`, `RW`, `OW`, `RM`: read, read and written, overwritten, removed; and
+//! what of the value that is), taken from what Redis 7.0 tells of its commands. Its notes in prose
+//! are not told.
 
 use super::{Command, flag};
 

@@ -1,4 +1,5 @@
-//! Keys, whatever they hold: DEL, UNLINK, EXISTS, TYPE, TOUCH, RENAME, RENAMENX, COPY, DBSIZE, FLUSHDB, FLUSHALL, KEYS, RANDOMKEY.
+//! Keys, whatever they hold: DEL, UNLINK, EXISTS, TYPE, TOUCH, RENAME, RENAMENX, COPY, DBSIZE,
+//! FLUSHDB, FLUSHALL, KEYS, RANDOMKEY.
 //!
 //! `SCAN` is in [`super::scan`], times are in [`super::expiry`]. There is one database, number 0.
 
@@ -7,12 +8,12 @@ use std::ops::{ControlFlow, Range};
 use super::entry::plain;
 use super::scan::match_steps;
 use super::{Call, Command, KeyPositions, Run, flag, go_on, word};
-use crate::collections::draw::Draw;
-use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::MAX_KEY_BYTES;
-use crate::keyspace::layout::{PLACES, PLACES_OF_SLOT};
 use crate::protocol::glob::Pattern;
 use crate::protocol::number::parse_integer;
+use ecotone_keyspace::MAX_KEY_BYTES;
+use ecotone_keyspace::collections::draw::Draw;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::layout::{POSITIONS, POSITIONS_PER_SLOT};
 
 const TWO: KeyPositions = KeyPositions::Range { first: 1, last: 2, step: 1 };
 
@@ -188,17 +189,17 @@ fn copy_replaces(options: &[&[u8]]) -> Outcome<bool> {
 
 fn keys(call: &mut Call<'_>) -> Outcome {
     let pattern = Pattern::new(call.arguments[1], MAX_KEY_BYTES);
-    let (reply, mut going) = (&mut *call.reply, call.keys.going());
+    let (reply, mut cancellation) = (&mut *call.reply, call.keys.cancellation_check());
     let (mark, mut found) = (reply.begin(), 0);
     call.keys.visit_keys(0, |_, key, _| {
         if pattern.matches(key) {
             reply.bulk(key);
             found += 1;
         }
-        going.on_after(match_steps(&pattern, key))?;
+        cancellation.after_steps(match_steps(&pattern, key))?;
         go_on(reply)
     })?;
-    going.end()?;
+    cancellation.end()?;
     reply.end_array(mark, found);
     Ok(())
 }
@@ -211,12 +212,13 @@ struct Drawn {
     is_of_all: bool,
 }
 
-/// A slot by the keys behind a random place, then one of its keys: those with one hash tag are all in one slot, which is drawn about as often as others.
+/// A slot by the keys behind a random place, then one of its keys: those with one hash tag are all
+/// in one slot, which is drawn about as often as others.
 fn random_key(call: &mut Call<'_>) -> Outcome {
-    let drawn = match draw_key(call, 0..PLACES)? {
+    let drawn = match draw_key(call, 0..POSITIONS)? {
         Some(drawn) if !drawn.is_of_all => {
-            let first = drawn.place & !(PLACES_OF_SLOT - 1);
-            Some(draw_key(call, first..first + PLACES_OF_SLOT)?.unwrap_or(drawn))
+            let first = drawn.place & !(POSITIONS_PER_SLOT - 1);
+            Some(draw_key(call, first..first + POSITIONS_PER_SLOT)?.unwrap_or(drawn))
         }
         drawn => drawn,
     };

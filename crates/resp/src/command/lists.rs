@@ -1,4 +1,5 @@
-//! Lists: what clients ask of them. How they lie in the store is in [`crate::collections::list`].
+//! Lists: what clients ask of them. How they lie in the store is in
+//! [`ecotone_keyspace::collections::list`].
 
 use std::ops::{ControlFlow, Range};
 
@@ -6,13 +7,14 @@ use ecotone_engine::Direction;
 
 use super::entry::plain;
 use super::{Answers, Call, Command, Deprecation, KeyPositions, Run, flag, go_on};
-use crate::collections::list::{End, List};
-use crate::error::{Failure, Outcome, texts};
-use crate::memory::Collected;
 use crate::protocol::number::parse_integer;
 use crate::protocol::reply::Reply;
+use ecotone_keyspace::collections::list::{End, List};
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::memory::BoundedVec;
 
-// The ends of a large list stand in its key and its elements do not: all of them are read before a write of another client, or after it.
+// The ends of a large list stand in its key and its elements do not: all of them are read before a
+// write of another client, or after it.
 const READ: u32 = flag::READONLY | flag::LATCHES;
 const GROW: u32 = flag::WRITE | flag::DENYOOM;
 const GROW_FAST: u32 = GROW | flag::FAST;
@@ -272,7 +274,7 @@ fn trim(call: &mut Call<'_>) -> Outcome {
 fn remove(call: &mut Call<'_>) -> Outcome {
     let [_, key, count, element] = call.arguments else { return Err(texts::SYNTAX) };
     let count = integer(count)?;
-    let mut found = Collected::new(call.keys.room());
+    let mut found = BoundedVec::new(call.keys.reserve_memory());
     if let Some(list) = List::read(&mut call.keys, key)? {
         let direction = if count < 0 { Direction::Reverse } else { Direction::Forward };
         let most = if count == 0 { u64::MAX } else { count.unsigned_abs() };
@@ -342,7 +344,7 @@ fn move_one(call: &mut Call<'_>, from: End, to: End) -> Outcome {
 fn positions(call: &mut Call<'_>) -> Outcome {
     let [_, key, element, options @ ..] = call.arguments else { return Err(texts::SYNTAX) };
     let (rank, count, max_looks) = parse_position_options(options)?;
-    let mut found = Collected::new(call.keys.room());
+    let mut found = BoundedVec::new(call.keys.reserve_memory());
     if let Some(list) = List::read(&mut call.keys, key)? {
         let all = list.count()?;
         let looks = if max_looks == 0 { all } else { max_looks.min(all) };

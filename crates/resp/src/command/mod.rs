@@ -19,6 +19,7 @@ pub mod introspection;
 mod key_access;
 pub mod keys;
 pub mod lists;
+pub mod run;
 pub mod saving;
 pub mod scan;
 pub(crate) mod secrets;
@@ -37,15 +38,16 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::client::Client;
-use crate::error::{Failure, Outcome};
-use crate::keyspace::{Going, Keys};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
+use ecotone_keyspace::error::{Failure, Outcome};
+use ecotone_keyspace::{CancellationCheck, Keys};
 
 /// Everything a command is carried out with.
 ///
-/// A command first reads and checks, then writes to [`keys`](Self::keys), then replies. Where it fails nothing of it stays: neither what
-/// it wrote nor what it replied. The latches of the keys that its table entry names are held if it writes.
+/// A command first reads and checks, then writes to [`keys`](Self::keys), then replies. Where it
+/// fails nothing of it stays: neither what it wrote nor what it replied. The latches of the keys
+/// that its table entry names are held if it writes.
 pub struct Call<'c> {
     /// The command's name and its arguments.
     pub arguments: &'c [&'c [u8]],
@@ -71,7 +73,8 @@ pub(crate) fn go_on(reply: &Reply) -> ControlFlow<()> {
 /// Bytes of a string in a reply beside its own, at least.
 const AROUND_BULK_BYTES: usize = b"$0\r\n\r\n".len();
 
-/// So many answers that are asked for, and what the reply may take: what cannot fit is refused before anything is done for it.
+/// So many answers that are asked for, and what the reply may take: what cannot fit is refused
+/// before anything is done for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answers {
     number: u64,
@@ -110,10 +113,10 @@ impl Answers {
     }
 }
 
-/// A visit to elements that are drawn again and again. However many are asked for, no more are drawn than can be told, also where nobody bounds
-/// the reply; and none that nobody waits for.
+/// A visit to elements that are drawn again and again. However many are asked for, no more are
+/// drawn than can be told, also where nobody bounds the reply; and none that nobody waits for.
 pub(crate) struct Drawing {
-    going: Going,
+    cancellation: CancellationCheck,
     answers: Answers,
     /// Where the reply began.
     begin: usize,
@@ -122,12 +125,12 @@ pub(crate) struct Drawing {
 impl Drawing {
     /// Before the first draw, which will be told behind what `reply` has.
     pub(crate) fn begin(answers: Answers, keys: &Keys<'_>, reply: &Reply) -> Self {
-        Self { going: keys.going(), answers, begin: reply.len() }
+        Self { cancellation: keys.cancellation_check(), answers, begin: reply.len() }
     }
 
     /// Behind each draw, once it is told: breaks where the next is in vain.
     pub(crate) fn go_on(&mut self, reply: &Reply) -> ControlFlow<()> {
-        self.going.on_after(1)?;
+        self.cancellation.after_steps(1)?;
         if self.is_too_long(reply) { ControlFlow::Break(()) } else { go_on(reply) }
     }
 
@@ -140,7 +143,7 @@ impl Drawing {
         if self.is_too_long(reply) {
             return Err(self.answers.are_too_many());
         }
-        self.going.end()
+        self.cancellation.end()
     }
 }
 
@@ -158,7 +161,8 @@ pub struct Command {
     pub flags: u32,
     /// Where its keys are.
     pub keys: KeyPositions,
-    /// As `COMMAND DOCS` names them: `string`, `generic`, `hash`, `sorted-set`, `set`, `list`, `connection`, `server`, `transactions`.
+    /// As `COMMAND DOCS` names them: `string`, `generic`, `hash`, `sorted-set`, `set`, `list`,
+    /// `connection`, `server`, `transactions`.
     pub group: &'static str,
     /// The version of Redis that had it first.
     pub since: &'static str,
@@ -168,7 +172,8 @@ pub struct Command {
     pub summary: &'static str,
     /// As `COMMAND DOCS` tells it.
     pub complexity: &'static str,
-    /// The arguments behind its name, in the syntax that `arguments.rs` defines; empty: none are told.
+    /// The arguments behind its name, in the syntax that `arguments.rs` defines; empty: none are
+    /// told.
     pub usage: &'static str,
     /// Its subcommands; then `run` is only called without one.
     pub subcommands: &'static [Command],
@@ -243,7 +248,8 @@ pub enum KeyPositions {
         /// From one key to the next.
         step: usize,
     },
-    /// A number of keys stands at `count`, the keys follow. `also`: one more key at this index, or 0.
+    /// A number of keys stands at `count`, the keys follow. `also`: one more key at this index, or
+    /// 0.
     Counted {
         /// Index of the number.
         count: usize,
@@ -258,7 +264,8 @@ impl KeyPositions {
     /// All arguments are keys.
     pub const ALL: Self = Self::Range { first: 1, last: -1, step: 1 };
 
-    /// The indices of the keys among `arguments`. Empty where they make no sense: the command will refuse them.
+    /// The indices of the keys among `arguments`. Empty where they make no sense: the command will
+    /// refuse them.
     pub fn of(self, arguments: &[&[u8]]) -> impl Iterator<Item = usize> + use<> {
         let (first, end, step, also) = match self {
             Self::None => (0, 0, 1, 0),
@@ -277,3 +284,32 @@ impl KeyPositions {
         (also > 0).then_some(also).into_iter().chain((first..end).step_by(step))
     }
 }
+
+/// All commands by family. Not a constant: there is one of it, so a command is known by its
+/// address.
+static COMMAND_TABLE: &[&[Command]] = &[
+    strings::COMMANDS,
+    keys::COMMANDS,
+    expiry::COMMANDS,
+    scan::COMMANDS,
+    hashes::COMMANDS,
+    sets::COMMANDS,
+    set_algebra::COMMANDS,
+    lists::COMMANDS,
+    sorted_sets::COMMANDS,
+    sorted_set_ranges::COMMANDS,
+    sorted_set_random::COMMANDS,
+    transactions::COMMANDS,
+    connection::COMMANDS,
+    clients::COMMANDS,
+    introspection::COMMANDS,
+    info::COMMANDS,
+    config::COMMANDS,
+    diagnostics::COMMANDS,
+    saving::COMMANDS,
+    inspecting::COMMANDS,
+    compaction::COMMANDS,
+    backup::COMMANDS,
+    cluster::COMMANDS,
+    acl::COMMANDS,
+];

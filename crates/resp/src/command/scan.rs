@@ -1,21 +1,22 @@
 //! SCAN, and what it has in common with the scans of collections: cursors and options.
 //!
-//! The cursor is the place (see [`crate::keyspace::layout`]) that the scan goes on from. Places follow from the keys alone, so the server
-//! remembers nothing between two calls, and a key that is there from the first call to the last is returned once. All keys of one place
-//! are returned together. A step ends early where what it found would take too much memory.
+//! The cursor is the place (see [`ecotone_keyspace::layout`]) that the scan goes on from. Places
+//! follow from the keys alone, so the server remembers nothing between two calls, and a key that is
+//! there from the first call to the last is returned once. All keys of one place are returned
+//! together. A step ends early where what it found would take too much memory.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use super::entry::plain;
 use super::{Call, Command, flag, word};
-use crate::collections::page::{Page, Place};
-use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::MAX_KEY_BYTES;
-use crate::keyspace::layout::PLACES;
 use crate::protocol::glob::Pattern;
 use crate::protocol::number::parse_integer;
 use crate::protocol::reply::Reply;
+use ecotone_keyspace::MAX_KEY_BYTES;
+use ecotone_keyspace::collections::page::{Page, ScanPosition};
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::layout::POSITIONS;
 
 /// Keys or elements that one call looks at without `COUNT`, as in Redis.
 const DEFAULT_COUNT: usize = 10;
@@ -35,16 +36,19 @@ pub const COMMANDS: &[Command] = &[Command {
     )
 }];
 
-/// Elements of a pattern by bytes of what is matched with it, and bytes of a pattern that is read: as much takes some milliseconds at most, so a lane has no time for more.
-const MAX_MATCHED_AT_ONCE: usize = 1 << 22;
+/// Elements of a pattern by bytes of what is matched with it, and bytes of a pattern that is read:
+/// as much takes some milliseconds at most, so an event loop has no time for more.
+const MAX_NONBLOCKING_MATCHES: usize = 1 << 22;
 
-/// One step matches no more than this and one name, wherever it is carried out: between two steps its client can be killed.
+/// One step matches no more than this and one name, wherever it is carried out: between two steps
+/// its client can be killed.
 const MAX_MATCHED: usize = 1 << 27;
 
 /// Elements of a pattern that are matched in a microsecond at least.
 const MATCHED_IN_A_STEP: usize = 256;
 
-/// What it takes to match a name with a pattern, in steps as [`Going`](crate::keyspace::Going) counts them.
+/// What it takes to match a name with a pattern, in steps as
+/// [`CancellationCheck`](ecotone_keyspace::CancellationCheck) counts them.
 pub(crate) fn match_steps(pattern: &Pattern, name: &[u8]) -> usize {
     1 + pattern.steps().saturating_mul(name.len()) / MATCHED_IN_A_STEP
 }
@@ -65,7 +69,7 @@ impl<'a> ScanOptions<'a> {
     ///
     /// # Errors
     ///
-    /// Redis'; [`Failure::MustWait`] where a pattern is so long that reading it alone takes long.
+    /// Redis'; [`Failure::WouldBlock`] where a pattern is so long that reading it alone takes long.
     pub(crate) fn parse(options: &[&'a [u8]], of_keys: bool, may_take_long: bool) -> Outcome<Self> {
         let mut parsed = Self { count: DEFAULT_COUNT, pattern: None, type_name: None, matched: Cell::new(0) };
         let mut rest = options;
@@ -76,8 +80,8 @@ impl<'a> ScanOptions<'a> {
                     parsed.count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(texts::SYNTAX)?;
                 }
                 b"MATCH" => {
-                    if value.len() > MAX_MATCHED_AT_ONCE && !may_take_long {
-                        return Err(Failure::MustWait);
+                    if value.len() > MAX_NONBLOCKING_MATCHES && !may_take_long {
+                        return Err(Failure::WouldBlock);
                     }
                     // Fields and members are no longer than keys.
                     parsed.pattern = Some(Pattern::new(value, MAX_KEY_BYTES));
@@ -90,11 +94,12 @@ impl<'a> ScanOptions<'a> {
         if rest.is_empty() { Ok(parsed) } else { Err(texts::SYNTAX) }
     }
 
-    /// [Offers](Page::offer) what has this `name` to `page`, where `MATCH` lets it through; it takes so many bytes there.
+    /// [Offers](Page::offer) what has this `name` to `page`, where `MATCH` lets it through; it
+    /// takes so many bytes there.
     pub(crate) fn offer<T>(
         &self,
         page: &mut Page<'_, T>,
-        place: Place,
+        place: ScanPosition,
         (name, bytes): (&[u8], usize),
         may_take_long: bool,
         make: impl FnOnce() -> T,
@@ -102,8 +107,8 @@ impl<'a> ScanOptions<'a> {
         let Some(pattern) = &self.pattern else { return page.offer(place, Some(bytes), make) };
         let matched = self.matched.get().saturating_add(pattern.steps().saturating_mul(name.len()));
         self.matched.set(matched);
-        if matched > MAX_MATCHED_AT_ONCE && !may_take_long {
-            return page.must_wait();
+        if matched > MAX_NONBLOCKING_MATCHES && !may_take_long {
+            return page.would_block();
         }
         let offered = page.offer(place, pattern.matches(name).then_some(bytes), make);
         if matched > MAX_MATCHED {
@@ -135,7 +140,8 @@ pub(crate) fn parse_cursor(cursor: &[u8]) -> Outcome<u64> {
     Ok(if negative { number.wrapping_neg() } else { number })
 }
 
-/// Replies what one step has found: the next cursor, and what `tell` says of each, which are so many answers.
+/// Replies what one step has found: the next cursor, and what `tell` says of each, which are so
+/// many answers.
 pub(crate) fn tell_page<T>(
     reply: &mut Reply,
     page: Page<'_, T>,
@@ -153,21 +159,21 @@ pub(crate) fn tell_page<T>(
 fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[1])?;
     let options = ScanOptions::parse(&call.arguments[2..], true, true)?;
-    let mut page = Page::for_reply(call.keys.room(), options.count, call.reply.bytes_left());
+    let mut page = Page::for_reply(call.keys.reserve_memory(), options.count, call.reply.bytes_left());
     // Beyond the places there is nothing.
-    if let Some(from) = u32::try_from(cursor).ok().filter(|from| *from < PLACES) {
-        let mut going = call.keys.going();
+    if let Some(from) = u32::try_from(cursor).ok().filter(|from| *from < POSITIONS) {
+        let mut cancellation = call.keys.cancellation_check();
         call.keys.visit_keys(from, |place, key, tag| {
             let steps = options.pattern.as_ref().map_or(1, |pattern| match_steps(pattern, key));
-            going.on_after(steps)?;
+            cancellation.after_steps(steps)?;
             let is_of_type = options.type_name.is_none_or(|name| name.eq_ignore_ascii_case(tag.of.name().as_bytes()));
-            let place = Place { number: place, cursor: place.into() };
+            let place = ScanPosition { number: place, cursor: place.into() };
             if !is_of_type {
                 return page.offer(place, None, Vec::new);
             }
             options.offer(&mut page, place, (key, key.len()), true, || key.to_vec())
         })?;
-        going.end()?;
+        cancellation.end()?;
     }
     tell_page(call.reply, page, 1, |reply, key| reply.bulk(key))
 }

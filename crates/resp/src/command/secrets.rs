@@ -1,7 +1,7 @@
 //! Which arguments of commands are passwords: they are written down nowhere.
 //!
-//! Where a request is refused before Redis has looked so far, or makes no sense, more is taken for a secret than Redis does: a password may
-//! stand wherever its place was missed.
+//! Where a request is refused before Redis has looked so far, or makes no sense, more is taken for
+//! a secret than Redis does: a password may stand wherever its place was missed.
 
 use super::{Command, flag, word};
 use crate::protocol::number::parse_integer;
@@ -41,8 +41,8 @@ fn redact_hello(arguments: &mut [&[u8]]) {
     }
 }
 
-/// Shown are settings that there are, and values that are no passwords. What is no setting may be one that was misspelt, or a part of a password
-/// with a blank in it.
+/// Shown are settings that there are, and values that are no passwords. What is no setting may be
+/// one that was misspelt, or a part of a password with a blank in it.
 fn redact_settings(service: &Service, arguments: &mut [&[u8]]) {
     let (pairs, []) = arguments.as_chunks_mut::<2>() else {
         return arguments.fill(REDACTED);

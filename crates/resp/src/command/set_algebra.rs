@@ -1,8 +1,9 @@
 //! Intersections, unions and differences of sets.
 //!
-//! All three are one thing: members of some of the sets are gone through, and each is looked for in others. An intersection is the smallest
-//! set as far as all others have it; a difference the first set as far as no other has it; a union each set as far as none before
-//! it has it. So nothing is kept in memory but the result.
+//! All three are one thing: members of some of the sets are gone through, and each is looked for in
+//! others. An intersection is the smallest set as far as all others have it; a difference the first
+//! set as far as no other has it; a union each set as far as none before it has it. So nothing is
+//! kept in memory but the result.
 //!
 //! Invariant: the latches of all keys are held, so that all sets are of one moment.
 
@@ -10,15 +11,15 @@ use std::ops::ControlFlow;
 
 use super::sets::command;
 use super::{Call, Command, KeyPositions, flag, go_on};
-use crate::collections::page::Page;
-use crate::collections::set::Set;
-use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::Keys;
-use crate::memory::Collected;
 use crate::protocol::number::parse_integer;
+use ecotone_keyspace::Keys;
+use ecotone_keyspace::collections::named::Set;
+use ecotone_keyspace::collections::page::Page;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::memory::BoundedVec;
 
 /// Looks at members on behalf of one client while others wait for the thread.
-const MAX_LOOKS_AT_ONCE: u64 = 1000;
+const MAX_NONBLOCKING_LOOKUPS: u64 = 1000;
 
 /// Members that are read before they are looked for in other sets.
 const PAGE: usize = 500;
@@ -89,15 +90,16 @@ enum Operation {
     Difference,
 }
 
-/// A set whose members are gone through: those belong to the result that all, or none, of `others` have.
+/// A set whose members are gone through: those belong to the result that all, or none, of `others`
+/// have.
 struct Part<'s, 'c> {
     set: &'s Set<'c>,
     others: &'s [Set<'c>],
     others_have: bool,
 }
 
-/// The parts of an operation on `sets`, which are those of `named` sets that are there, in the order of their names; the first name's is among
-/// them if `has_first`. The order may change.
+/// The parts of an operation on `sets`, which are those of `named` sets that are there, in the
+/// order of their names; the first name's is among them if `has_first`. The order may change.
 fn parts<'s, 'c>(
     operation: Operation,
     sets: &'s mut [Set<'c>],
@@ -137,7 +139,7 @@ fn combine<'c>(
     names: &[&[u8]],
     mut visit: impl FnMut(&[u8]) -> Outcome<ControlFlow<()>>,
 ) -> Outcome {
-    let (mut sets, mut has_first) = (Collected::new(keys.room()), false);
+    let (mut sets, mut has_first) = (BoundedVec::new(keys.reserve_memory()), false);
     for (index, name) in names.iter().enumerate() {
         if let Some(set) = Set::read(keys, name)? {
             has_first |= index == 0;
@@ -153,14 +155,14 @@ fn combine<'c>(
         for part in parts.clone() {
             looks = looks.saturating_add(part.set.count()?.saturating_mul(1 + part.others.len() as u64));
         }
-        if looks > MAX_LOOKS_AT_ONCE {
-            return Err(Failure::MustWait);
+        if looks > MAX_NONBLOCKING_LOOKUPS {
+            return Err(Failure::WouldBlock);
         }
     }
     for Part { set, others, others_have } in parts {
         let mut cursor = 0;
         loop {
-            let mut page = Page::new(keys.room(), PAGE, PAGE_BYTES);
+            let mut page = Page::new(keys.reserve_memory(), PAGE, PAGE_BYTES);
             set.scan(keys, cursor, &mut page, |page, place, [member, _]| {
                 page.offer(place, Some(member.len()), || member.to_vec())
             })?;
@@ -225,12 +227,12 @@ fn count_intersection(call: &mut Call<'_>) -> Outcome {
 
 fn store(call: &mut Call<'_>, operation: Operation) -> Outcome {
     let [_, to, names @ ..] = call.arguments else { return Err(texts::SYNTAX) };
-    let mut found = Collected::new(call.keys.room());
+    let mut found = BoundedVec::new(call.keys.reserve_memory());
     call.keys.count_lookups(true);
     combine(&mut call.keys, operation, names, |member| Ok(found.add(member.len(), || member.to_vec())))?;
     call.keys.count_lookups(false);
     let found = found.whole()?;
-    let mut members = Collected::new(call.keys.room());
+    let mut members = BoundedVec::new(call.keys.reserve_memory());
     let _ = found.iter().try_for_each(|member| members.add(0, || member.as_slice()));
     let members = members.whole()?;
     Set::replace(&mut call.keys, to, &members)?;

@@ -1,15 +1,16 @@
-//! Sets: what clients ask of one of them. How they lie in the store is in [`crate::collections::set`].
+//! Sets: what clients ask of one of them. How they lie in the store is in
+//! [`ecotone_keyspace::collections::named`].
 
 use std::ops::ControlFlow;
 
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
 use super::{Answers, Call, Command, Drawing, KeyPositions, Run, flag, go_on};
-use crate::collections::page::Page;
-use crate::collections::set::Set;
-use crate::error::{Failure, Outcome, texts};
-use crate::memory::Collected;
 use crate::protocol::number::parse_integer;
+use ecotone_keyspace::collections::named::Set;
+use ecotone_keyspace::collections::page::Page;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::memory::BoundedVec;
 
 const READ_FAST: u32 = flag::READONLY | flag::FAST;
 const WRITE_FAST: u32 = flag::WRITE | flag::FAST;
@@ -47,7 +48,8 @@ pub const COMMANDS: &[Command] = &[
         summary: "Tells of each member whether it is there.",
         usage: "key member...",
         complexity: "O(N) where N is the number of members asked for.",
-        // The members of a large set are looked for one by one: all of them before a write of another client, or all after it.
+        // The members of a large set are looked for one by one: all of them before a write of
+        // another client, or all after it.
         ..command("smismember", -3, READ_FAST | flag::LATCHES, "6.2.0", has_many)
     },
     Command { summary: "Counts the members.", usage: "key", ..command("scard", 2, READ_FAST, "1.0.0", count) },
@@ -194,7 +196,7 @@ fn pop(call: &mut Call<'_>) -> Outcome {
         keys.delete(key)?;
     } else {
         let (set, drawn) = set.draw_to_remove(keys, key, wanted)?;
-        let mut members = Collected::new(keys.room());
+        let mut members = BoundedVec::new(keys.reserve_memory());
         let _ = drawn.iter().try_for_each(|member| members.add(0, || member.as_slice()));
         set.remove(keys, key, &members.whole()?)?;
         let _ = drawn.iter().try_for_each(|member| tell(member));
@@ -275,12 +277,12 @@ fn random_one(call: &mut Call<'_>) -> Outcome {
 fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[2])?;
     let reply_bytes = call.reply.bytes_left();
-    let mut page = Page::for_reply(call.keys.room(), usize::MAX, reply_bytes);
+    let mut page = Page::for_reply(call.keys.reserve_memory(), usize::MAX, reply_bytes);
     // What is wrong with the options is told only where there is a set.
     if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
         let may_take_long = call.keys.may_take_long();
         let options = ScanOptions::parse(&call.arguments[3..], false, may_take_long)?;
-        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
+        page = Page::for_reply(call.keys.reserve_memory(), options.count, reply_bytes);
         set.scan(&mut call.keys, cursor, &mut page, |page, place, [member, _]| {
             options.offer(page, place, (member, member.len()), may_take_long, || member.to_vec())
         })?;

@@ -10,23 +10,23 @@ use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
 use super::{Answers, Call, Command, Drawing, flag, go_on};
-use crate::collections::by_hash::{ALL_HASHES, MAX_READ_ONCE_BYTES, Selection, is_read_once};
-use crate::collections::draw::Draw;
-use crate::collections::sorted_set::{Member, SortedSet, score};
-use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::Keys;
-use crate::memory::Collected;
 use crate::protocol::number::parse_integer;
+use ecotone_keyspace::Keys;
+use ecotone_keyspace::collections::by_hash::{ALL_HASHES, MAX_READ_ONCE_BYTES, Selection, is_read_once};
+use ecotone_keyspace::collections::draw::Draw;
+use ecotone_keyspace::collections::sorted_set::{Member, SortedSet, score};
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::memory::BoundedVec;
 
-/// Draws for each different member that is wanted, before all of them are looked at instead. A set with many members behind one hash
-/// would take very many.
+/// Draws for each different member that is wanted, before all of them are looked at instead. A set
+/// with many members behind one hash would take very many.
 const MAX_DRAWS_EACH: u64 = 8;
 
 /// What a name that is known takes besides its bytes: a place in a tree.
 const KNOWN_NAME_BYTES: usize = 48;
 
 /// Draws on behalf of one client while others wait for the thread: each is a look into the store.
-const MAX_DRAWS_AT_ONCE: u64 = 100;
+const MAX_NONBLOCKING_DRAWS: u64 = 100;
 
 /// The family.
 pub const COMMANDS: &[Command] = &[Command {
@@ -119,10 +119,10 @@ fn parse(count: &[u8], options: &[&[u8]]) -> Outcome<(i64, bool)> {
     }
 }
 
-/// What members are drawn from: those at hand of a small set, or of one that so many draws are wanted of that it is read once; or the entries of a
-/// large one.
+/// What members are drawn from: those at hand of a small set, or of one that so many draws are
+/// wanted of that it is read once; or the entries of a large one.
 enum Source<'s, 'k, 'c> {
-    AtHand(Collected<'c, Member>),
+    AtHand(BoundedVec<'c, Member>),
     Stored(&'s SortedSet<'k>),
 }
 
@@ -165,8 +165,8 @@ impl<'s, 'k, 'c> Source<'s, 'k, 'c> {
 }
 
 /// All members; `None`: they take too much memory, or there is none.
-fn all<'c>(set: &SortedSet<'_>, keys: &mut Keys<'c>) -> Outcome<Option<Collected<'c, Member>>> {
-    let (mut members, mut bytes) = (Collected::new(keys.room()), 0);
+fn all<'c>(set: &SortedSet<'_>, keys: &mut Keys<'c>) -> Outcome<Option<BoundedVec<'c, Member>>> {
+    let (mut members, mut bytes) = (BoundedVec::new(keys.reserve_memory()), 0);
     set.visit(keys, &score::all(), Direction::Forward, |score, name| {
         bytes += name.len();
         if bytes > MAX_READ_ONCE_BYTES {
@@ -180,8 +180,8 @@ fn all<'c>(set: &SortedSet<'_>, keys: &mut Keys<'c>) -> Outcome<Option<Collected
 
 /// Before `count` draws: nobody else changes the set between them.
 fn hold_still_for(set: &SortedSet<'_>, keys: &Keys<'_>, count: u64) -> Outcome {
-    if count > MAX_DRAWS_AT_ONCE && !keys.may_take_long() {
-        return Err(Failure::MustWait);
+    if count > MAX_NONBLOCKING_DRAWS && !keys.may_take_long() {
+        return Err(Failure::WouldBlock);
     }
     // One draw is one look.
     if count > 1 { set.hold_still(keys) } else { Ok(()) }
@@ -224,7 +224,7 @@ fn draw_different(
     let is_few = count.saturating_mul(3) < set.len();
     if is_few && let source @ Source::Stored(_) = Source::of(set, keys, 1)? {
         hold_still_for(set, keys, count)?;
-        let (mut drawn, mut names) = (Collected::new(keys.room()), BTreeSet::new());
+        let (mut drawn, mut names) = (BoundedVec::new(keys.reserve_memory()), BTreeSet::new());
         for _ in 0..count.saturating_mul(MAX_DRAWS_EACH) {
             if drawn.len() as u64 == count {
                 break;

@@ -1,7 +1,9 @@
-//! Ranges of sorted sets, by rank, score or member: ZRANGE, ZRANGEBYSCORE, ZRANGEBYLEX, ZREVRANGE, ZREVRANGEBYSCORE, ZREVRANGEBYLEX,
-//! ZCOUNT, ZLEXCOUNT, ZREMRANGEBYRANK, ZREMRANGEBYSCORE, ZREMRANGEBYLEX.
+//! Ranges of sorted sets, by rank, score or member: ZRANGE, ZRANGEBYSCORE, ZRANGEBYLEX, ZREVRANGE,
+//! ZREVRANGEBYSCORE, ZREVRANGEBYLEX, ZCOUNT, ZLEXCOUNT, ZREMRANGEBYRANK, ZREMRANGEBYSCORE,
+//! ZREMRANGEBYLEX.
 //!
-//! A range by score or member goes no further than its limit: the first hundred of millions cost a hundred.
+//! A range by score or member goes no further than its limit: the first hundred of millions cost a
+//! hundred.
 
 use std::ops::{ControlFlow, Range};
 
@@ -9,11 +11,11 @@ use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
 use super::{Answers, Call, Command, Deprecation, flag, word};
-use crate::collections::sorted_set::{Member, SortedSet, score};
-use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::Keys;
-use crate::memory::Collected;
 use crate::protocol::number::{parse_double_leniently, parse_integer};
+use ecotone_keyspace::Keys;
+use ecotone_keyspace::collections::sorted_set::{Member, SortedSet, score};
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::memory::BoundedVec;
 
 const READ: u32 = flag::READONLY;
 const BY_RANK: &str = "O(log(N)+M) where N is the number of all members and M that of those that are returned; N of those between them and the \
@@ -189,8 +191,9 @@ impl<'a> Names<'a> {
         Ok(members)
     }
 
-    /// Shows `visit` its members but the first `offset`. Where not all members have one score it does what Redis does: it goes to the first
-    /// member within the range, and from there to the first one beyond it; what is left out by `offset` is not looked at.
+    /// Shows `visit` its members but the first `offset`. Where not all members have one score it
+    /// does what Redis does: it goes to the first member within the range, and from there to the
+    /// first one beyond it; what is left out by `offset` is not looked at.
     fn visit(
         &self,
         set: &SortedSet<'_>,
@@ -281,7 +284,8 @@ impl<'a> Span<'a> {
         (first.unsigned_abs(), end.saturating_sub(first).max(0).unsigned_abs())
     }
 
-    /// A range of places whose members are all from `first` to `last`, in a set of so many: it reaches beyond them where none are.
+    /// A range of places whose members are all from `first` to `last`, in a set of so many: it
+    /// reaches beyond them where none are.
     fn places(&self, members: u64, first: &Member, last: &Member) -> Range<Vec<u8>> {
         let all = score::all();
         let (from_begin, to_end) = match self {
@@ -420,7 +424,7 @@ fn remove(call: &mut Call<'_>, by: By) -> Outcome {
     let span = Span::parse(by, call.arguments[2], call.arguments[3])?;
     let mut removed = 0;
     if let Some(set) = SortedSet::find(&mut call.keys, call.arguments[1])? {
-        let mut members = Collected::new(call.keys.room());
+        let mut members = BoundedVec::new(call.keys.reserve_memory());
         span.visit(&set, &mut call.keys, Direction::Forward, 0, |score, name| {
             members.add(name.len(), || Member { score, name: name.to_vec() })
         })?;

@@ -1,7 +1,9 @@
-//! Sorted sets by their members: ZADD, ZINCRBY, ZREM, ZSCORE, ZMSCORE, ZCARD, ZRANK, ZREVRANK, ZPOPMIN, ZPOPMAX, ZSCAN.
+//! Sorted sets by their members: ZADD, ZINCRBY, ZREM, ZSCORE, ZMSCORE, ZCARD, ZRANK, ZREVRANK,
+//! ZPOPMIN, ZPOPMAX, ZSCAN.
 //!
-//! Ranges of them are in [`super::sorted_set_ranges`], random members in [`super::sorted_set_random`]. What is stored is in
-//! [`crate::collections::sorted_set`].
+//! Ranges of them are in [`super::sorted_set_ranges`], random members in
+//! [`super::sorted_set_random`]. What is stored is in
+//! [`ecotone_keyspace::collections::sorted_set`].
 
 use std::ops::ControlFlow;
 
@@ -10,12 +12,12 @@ use ecotone_engine::Direction;
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
 use super::{Answers, Call, Command, KeyPositions, Run, flag, word};
-use crate::collections::page::{Page, Place};
-use crate::collections::sorted_set::{Member, SortedSet, score};
-use crate::error::{Failure, Outcome, texts};
-use crate::memory::Collected;
 use crate::protocol::number::{format_double, parse_double, parse_integer};
 use crate::protocol::reply::{Reply, Version};
+use ecotone_keyspace::collections::page::{Page, ScanPosition};
+use ecotone_keyspace::collections::sorted_set::{Member, SortedSet, score};
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::memory::BoundedVec;
 
 pub(super) const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str, run: Run) -> Command {
     Command { keys: KeyPositions::FIRST, ..plain(name, arity, flags, "sorted-set", since, "", run) }
@@ -292,7 +294,7 @@ fn pop(call: &mut Call<'_>, direction: Direction) -> Outcome {
         call.reply.array(0);
         return Ok(());
     };
-    let mut popped = Collected::new(call.keys.room());
+    let mut popped = BoundedVec::new(call.keys.reserve_memory());
     let most = count.unwrap_or(1);
     Answers::new(call.service, call.reply, most.min(set.len()), 2, "members").check(0)?;
     set.visit_ranks(&mut call.keys, 0, most, direction, |score, name| {
@@ -324,7 +326,8 @@ fn pop(call: &mut Call<'_>, direction: Direction) -> Outcome {
 /// What a score takes as text, about.
 const SCANNED_SCORE_BYTES: usize = 48;
 
-/// A score as `ZSCAN` tells it of a small set: Redis keeps whole numbers up to 2⁶² in such sets as integers, and shows all their digits.
+/// A score as `ZSCAN` tells it of a small set: Redis keeps whole numbers up to 2⁶² in such sets as
+/// integers, and shows all their digits.
 fn scanned_score(score: f64) -> String {
     const MAX: f64 = (1_u64 << 62) as f64;
     if score.trunc() == score && score.abs() <= MAX {
@@ -334,30 +337,33 @@ fn scanned_score(score: f64) -> String {
     }
 }
 
-/// The cursor is the hash of the next member. Members of one hash are returned together, a small set whole.
+/// The cursor is the hash of the next member. Members of one hash are returned together, a small
+/// set whole.
 fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[2])?;
     let set = SortedSet::find(&mut call.keys, call.arguments[1])?;
     let reply_bytes = call.reply.bytes_left();
-    let mut page = Page::for_reply(call.keys.room(), usize::MAX, reply_bytes);
+    let mut page = Page::for_reply(call.keys.reserve_memory(), usize::MAX, reply_bytes);
     if let Some(set) = set {
         let may_take_long = call.keys.may_take_long();
         let options = ScanOptions::parse(&call.arguments[3..], false, may_take_long)?;
-        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
+        page = Page::for_reply(call.keys.reserve_memory(), options.count, reply_bytes);
         // Beyond the hashes there is nothing.
         let (from, is_beyond) = u32::try_from(cursor).map_or((u32::MAX, true), |from| (from, false));
         let is_large = set.visit_by_hash(&mut call.keys, from, |hash, name, score| {
             if is_beyond {
                 return ControlFlow::Break(());
             }
-            let place = Place { number: hash, cursor: hash.into() };
+            let place = ScanPosition { number: hash, cursor: hash.into() };
             let sized = (name, name.len() + SCANNED_SCORE_BYTES);
             options.offer(&mut page, place, sized, may_take_long, || (name.to_vec(), format_double(score).to_string()))
         })?;
         if !is_large {
             set.visit(&mut call.keys, &score::all(), Direction::Forward, |score, name| {
                 let sized = (name, name.len() + SCANNED_SCORE_BYTES);
-                options.offer(&mut page, Place::ONLY, sized, may_take_long, || (name.to_vec(), scanned_score(score)))
+                options.offer(&mut page, ScanPosition::ONLY, sized, may_take_long, || {
+                    (name.to_vec(), scanned_score(score))
+                })
             })?;
         }
     }

@@ -8,10 +8,10 @@ use ecotone_engine::MAX_VALUE_BYTES;
 use super::entry::plain;
 use super::expiry::Unit;
 use super::{Call, Command, Deprecation, KeyPositions, Run, flag, word};
-use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::{Entry, Tag};
 use crate::protocol::extended::add_decimals;
 use crate::protocol::number::parse_integer;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::{Entry, Tag};
 
 const TOO_LONG: Failure = Failure::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 const PAIRS: KeyPositions = KeyPositions::Range { first: 1, last: -1, step: 2 };
@@ -229,17 +229,18 @@ fn set(call: &mut Call<'_>) -> Outcome {
     let [_, key, value, options @ ..] = call.arguments else { return Err(texts::SYNTAX) };
     let options = Options::parse(options, true)?;
     let mut expires_at_ms = options.expires_at_ms(call)?;
-    // Without an option nothing is read: a stream of writes costs no look at what they overwrite. The elements of a large collection
-    // are found in the ledger later.
+    // Without an option nothing is read: a stream of writes costs no look at what they overwrite.
+    // The elements of a large collection are found in the ledger later.
     if options.only_if_there.is_none() && !options.returns_old && !options.keeps_expiry {
         call.keys.set(key, Tag::STRING, expires_at_ms, value)?;
         call.reply.simple("OK");
         return Ok(());
     }
     call.keys.count_lookups(options.returns_old);
-    // What is not a string is refused where its value is to be told, so nothing is to be given up there.
+    // What is not a string is refused where its value is to be told, so nothing is to be given up
+    // there.
     let old = if options.returns_old { call.keys.string(key)? } else { None };
-    let stood = if options.returns_old { None } else { call.keys.standing(key)? };
+    let stood = if options.returns_old { None } else { call.keys.metadata(key)? };
     if options.keeps_expiry {
         expires_at_ms = old.as_ref().map_or(stood.and_then(|stood| stood.expires_at_ms), |old| old.expires_at_ms);
     }
@@ -353,11 +354,12 @@ fn check_length(call: &Call<'_>, length: Option<usize>) -> Outcome<usize> {
     length.filter(|length| *length <= max_bytes).ok_or(TOO_LONG)
 }
 
-/// Puts a string of `length` bytes that begins as `old` does under a key; `write` writes what is new into it.
+/// Puts a string of `length` bytes that begins as `old` does under a key; `write` writes what is
+/// new into it.
 fn build(call: &mut Call<'_>, old: Option<&Entry<'_>>, length: usize, write: impl FnOnce(&mut [u8])) -> Outcome {
-    let mut room = call.keys.room();
+    let mut reservation = call.keys.reserve_memory();
     // It is in memory as well.
-    room.take(old.map_or(0, |old| old.len()))?;
+    reservation.take(old.map_or(0, |old| old.len()))?;
     let expires_at_ms = old.and_then(|old| old.expires_at_ms);
     call.keys.set_to(call.arguments[1], Tag::STRING, expires_at_ms, length, || {
         // In its place: it may be long.

@@ -3,46 +3,19 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use super::{
-    Command, acl, backup, clients, cluster, compaction, config, connection, diagnostics, expiry, hashes, info,
-    inspecting, introspection, keys, lists, saving, scan, set_algebra, sets, sorted_set_random, sorted_set_ranges,
-    sorted_sets, strings, transactions,
-};
+use super::{COMMAND_TABLE, Command};
+use ecotone_keyspace::error::{Failure, repeated};
+
+/// Bytes of names, and of all arguments together, that the reply to an unknown command repeats, as
+/// in Redis.
+const MAX_REPEATED: usize = 128;
 
 /// A longer word is no command.
 const MAX_NAME_BYTES: usize = 32;
 
-// Not a constant: there is one of it, so a command is known by its address.
-static FAMILIES: &[&[Command]] = &[
-    strings::COMMANDS,
-    keys::COMMANDS,
-    expiry::COMMANDS,
-    scan::COMMANDS,
-    hashes::COMMANDS,
-    sets::COMMANDS,
-    set_algebra::COMMANDS,
-    lists::COMMANDS,
-    sorted_sets::COMMANDS,
-    sorted_set_ranges::COMMANDS,
-    sorted_set_random::COMMANDS,
-    transactions::COMMANDS,
-    connection::COMMANDS,
-    clients::COMMANDS,
-    introspection::COMMANDS,
-    info::COMMANDS,
-    config::COMMANDS,
-    diagnostics::COMMANDS,
-    saving::COMMANDS,
-    inspecting::COMMANDS,
-    compaction::COMMANDS,
-    backup::COMMANDS,
-    cluster::COMMANDS,
-    acl::COMMANDS,
-];
-
 /// All commands, in the order of the table.
 pub fn all() -> impl Iterator<Item = &'static Command> {
-    FAMILIES.iter().copied().flatten()
+    COMMAND_TABLE.iter().copied().flatten()
 }
 
 /// All commands, each with its subcommands behind it.
@@ -68,6 +41,54 @@ pub fn find(name: &[u8]) -> Option<&'static Command> {
     BY_NAME.get_or_init(|| all().map(|command| (command.name.as_bytes(), command)).collect()).get(&*lower).copied()
 }
 
+/// The command, or the subcommand, that `arguments` begin with.
+///
+/// # Errors
+///
+/// Redis' refusals.
+pub(crate) fn resolve(arguments: &[&[u8]]) -> Result<&'static Command, Failure> {
+    let command = find_called(arguments)?;
+    check_number(command, arguments)?;
+    Ok(command)
+}
+
+/// The same, whether or not it takes so many arguments.
+pub(crate) fn find_called(arguments: &[&[u8]]) -> Result<&'static Command, Failure> {
+    let name = arguments[0];
+    let mut command = find(name).ok_or_else(|| unknown(arguments))?;
+    if let (false, [_, sub, ..]) = (command.subcommands.is_empty(), arguments) {
+        command = command.subcommand(sub).ok_or_else(|| {
+            let behind = format!("'. Try {} HELP.", command.name.to_ascii_uppercase());
+            Failure::repeating("ERR unknown subcommand '", shown(sub), &behind)
+        })?;
+    }
+    Ok(command)
+}
+
+pub(crate) fn check_number(command: &Command, arguments: &[&[u8]]) -> Result<(), Failure> {
+    if command.takes(arguments.len()) {
+        return Ok(());
+    }
+    Err(Failure::with(format!("ERR wrong number of arguments for '{}' command", command.name)))
+}
+
+fn unknown(arguments: &[&[u8]]) -> Failure {
+    let mut begin = Vec::new();
+    for argument in &arguments[1..] {
+        if begin.len() >= MAX_REPEATED {
+            break;
+        }
+        let argument = &argument[..argument.len().min(MAX_REPEATED - begin.len())];
+        begin.extend_from_slice(&[b"'", repeated(argument), b"' "].concat());
+    }
+    Failure::with([b"ERR unknown command '", shown(arguments[0]), b"', with args beginning with: ", &begin].concat())
+}
+
+/// What of a name is repeated where Redis repeats no more than its beginning.
+pub(crate) fn shown(name: &[u8]) -> &[u8] {
+    repeated(&name[..name.len().min(MAX_REPEATED)])
+}
+
 impl Command {
     /// The subcommand of this name, in any case.
     pub fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
@@ -75,6 +96,11 @@ impl Command {
             let (_, own) = command.name.split_once('|').unwrap_or(("", command.name));
             own.as_bytes().eq_ignore_ascii_case(name)
         })
+    }
+
+    /// What it is counted by: the address of its entry.
+    pub(crate) fn id(&'static self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Whether all of these [`super::flag`]s are set.

@@ -1,5 +1,6 @@
-//! What clients of several servers and proxies may want to know of a command, as `COMMAND INFO` tells it: whether its replies to the same
-//! request differ, which servers to ask, and how to make one reply of theirs.
+//! What clients of several servers and proxies may want to know of a command, as `COMMAND INFO`
+//! tells it: whether its replies to the same request differ, which servers to ask, and how to make
+//! one reply of theirs.
 
 use super::Command;
 

@@ -1,7 +1,8 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! The commands of a transaction are carried out one behind the other under the latches of all keys that they and `WATCH` name, into
-//! one group: it reaches the store in one batch, so a crash leaves all of it or nothing, and nobody sees a part.
+//! The commands of a transaction are carried out one behind the other under the latches of all keys
+//! that they and `WATCH` name, into one group: it reaches the store in one batch, so a crash leaves
+//! all of it or nothing, and nobody sees a part.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -10,13 +11,13 @@ use std::time::Instant;
 use ecotone_engine::MAX_BATCH_BYTES;
 
 use super::entry::plain;
-use super::{Call, Command, KeyPositions, flag};
+use super::run::{self, Executed, ExecutionContext, Retry, Step};
+use super::{Call, Command, KeyPositions, flag, table};
 use crate::client::{Client, Then, Transaction, Watched};
-use crate::error::{Failure, Outcome, texts};
-use crate::execute::{self, Ran, SentBack, Step, Turn};
-use crate::keyspace::{Group, Slot, Touched, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::{Blocking, Slot, WatchFlag, WriteGroup};
 
 /// What it takes to watch a key besides its bytes, about: an allocation, a place in a list.
 const WATCHED_KEY_BYTES: usize = 64;
@@ -108,10 +109,11 @@ fn watch(call: &mut Call<'_>) -> Outcome {
         return Err(texts::SHORT_OF_MEMORY);
     }
     call.client.watched_bytes += bytes;
-    // Under the latches: who writes later tells, and who wrote before has committed, or is in this group.
+    // Under the latches: who writes later tells, and who wrote before has committed, or is in this
+    // group.
     let watches = call.keys.keyspace().watches();
     for (key, found) in watched {
-        watches.add(&key, &call.client.touched);
+        watches.add(&key, &call.client.watch_flag);
         if matches!(found, Watched::There { .. }) {
             call.client.cleared.get_or_insert_with(|| watches.cleared());
         }
@@ -147,9 +149,9 @@ pub(crate) fn aborted_by(failure: &Failure) -> Failure {
 pub(crate) fn exec(
     service: &Service,
     client: &mut Client,
-    group: &mut Group,
+    group: &mut WriteGroup,
     reply: &mut Reply,
-    waiting: Waiting,
+    blocking: Blocking,
 ) -> Result<Step, Failure> {
     let Some(transaction) = client.transaction.take() else { return Err(Failure::text("ERR EXEC without MULTI")) };
     if transaction.is_refused {
@@ -157,10 +159,10 @@ pub(crate) fn exec(
         return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
     }
     let replied = reply.len();
-    let step = exec_queued(service, client, group, &transaction, reply, waiting);
+    let step = exec_queued(service, client, group, &transaction, reply, blocking);
     match step {
         Ok(Step::Done { .. }) | Err(_) => end(client, service),
-        Ok(Step::Latched | Step::MustWait) => {
+        Ok(Step::Latched | Step::WouldBlock) => {
             reply.truncate(replied);
             client.transaction = Some(transaction);
         }
@@ -171,14 +173,14 @@ pub(crate) fn exec(
 fn exec_queued(
     service: &Service,
     client: &mut Client,
-    group: &mut Group,
+    group: &mut WriteGroup,
     transaction: &Transaction,
     reply: &mut Reply,
-    waiting: Waiting,
+    blocking: Blocking,
 ) -> Result<Step, Failure> {
     let arguments: usize = transaction.queued.iter().map(Vec::len).sum();
-    if arguments + client.watched.len() > execute::MAX_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
-        return Ok(Step::MustWait);
+    if arguments + client.watched.len() > run::MAX_NONBLOCKING_ARGUMENTS && blocking == Blocking::Never {
+        return Ok(Step::WouldBlock);
     }
     let queued: Vec<Vec<&[u8]>> =
         transaction.queued.iter().map(|arguments| arguments.iter().map(Vec::as_slice).collect()).collect();
@@ -187,15 +189,17 @@ fn exec_queued(
     let mut slots: Vec<Slot> = client.watched.keys().map(|key| Slot::of(key)).collect();
     for arguments in &queued {
         // It was resolved when it was queued.
-        let Ok(command) = execute::resolve(arguments) else { continue };
-        // What is not undone with the group must not be done twice, so it is begun where nothing sends it back.
-        if (command.has(flag::WAITS) || !is_undone(command)) && waiting != Waiting::Allowed {
-            return Ok(Step::MustWait);
+        let Ok(command) = table::resolve(arguments) else { continue };
+        // What is not undone with the group must not be done twice, so it is begun where nothing
+        // sends it back.
+        if (command.has(flag::WAITS) || !is_undone(command)) && blocking != Blocking::Allowed {
+            return Ok(Step::WouldBlock);
         }
-        // KEYS, SCAN and their like name no key and see all: nobody else may write any before the end.
+        // KEYS, SCAN and their like name no key and see all: nobody else may write any before the
+        // end.
         needs_all |= command.has(flag::ALL_SLOTS) || command.has(flag::READONLY | flag::WAITS);
         if !needs_all {
-            slots.extend(execute::slots(command, arguments));
+            slots.extend(run::slots(command, arguments));
         }
         commands.push((command, arguments));
     }
@@ -207,16 +211,16 @@ fn exec_queued(
     let takes = commands.iter().any(|(command, _)| command.has(flag::DENYOOM));
     if takes {
         // All or nothing: not those of its commands alone that take no room.
-        service.keyspace.store().check_room().map_err(|error| aborted_by(&error.into()))?;
+        service.keyspace.store().check_free_space().map_err(|error| aborted_by(&error.into()))?;
     }
     // Of sorted sets it is noted for others what is read: that must be what is there now.
     let sees_earlier = |command: &Command| command.has(flag::READONLY) && command.group != "sorted-set";
     let sees_one_moment =
-        execute::reads_alone(group, waiting) && commands.iter().all(|(command, _)| sees_earlier(command));
-    if group.is_closed_to(takes) || !group.hold(&slots, waiting) {
-        return group.unwanted().map_or(Ok(Step::Latched), Err);
+        run::reads_alone(group, blocking) && commands.iter().all(|(command, _)| sees_earlier(command));
+    if group.is_closed_to(takes) || !group.hold(&slots, blocking) {
+        return group.cancellation().map_or(Ok(Step::Latched), Err);
     }
-    let mark = group.mark();
+    let savepoint = group.savepoint();
     group.takes_memory_beyond(transaction.bytes);
     // One time for all of them.
     let now_ms = service.keyspace.clock().now_ms();
@@ -238,9 +242,10 @@ fn exec_queued(
             // It may show what was counted, and nothing is sent back from here on.
             count(service, client, &mut uncounted);
         }
-        let turn = Turn { waiting, began: Instant::now(), now_ms, known: None, snapshot: snapshot.as_ref() };
+        let context =
+            ExecutionContext { blocking, began: Instant::now(), now_ms, prefetched: None, snapshot: snapshot.as_ref() };
         let (is_closing, told) = (client.then == Then::Close, reply.len());
-        match execute::run_latched(service, client, group, command, arguments, reply, turn) {
+        match run::run_latched(service, client, group, command, arguments, reply, context) {
             Ok(ran) => {
                 if is_closing {
                     // Who has killed itself is told nothing behind that.
@@ -249,20 +254,20 @@ fn exec_queued(
                 depends |= ran.depends;
                 uncounted.push((ran, arguments));
             }
-            Err(SentBack::MustLatch | SentBack::MustWait) => {
-                group.undo_to(mark);
+            Err(Retry::NeedsLatch | Retry::WouldBlock) => {
+                group.rollback_to(savepoint);
                 watch_anew(client, service);
-                return Ok(Step::MustWait);
+                return Ok(Step::WouldBlock);
             }
         }
-        if let Some(failure) = group.unwanted() {
-            group.undo_to(mark);
+        if let Some(failure) = group.cancellation() {
+            group.rollback_to(savepoint);
             reply.truncate(replied);
             return Err(failure);
         }
         // All that a transaction writes is kept until it ends, also what it overwrites itself.
-        if group.written_since(mark) > max_bytes || group.is_refused_memory() {
-            group.undo_to(mark);
+        if group.written_since(savepoint) > max_bytes || group.is_refused_memory() {
+            group.rollback_to(savepoint);
             reply.truncate(replied);
             reply.error(format!(
                 "ERR the transaction writes more than {max_bytes} bytes, or than all clients together have left of them \
@@ -281,30 +286,31 @@ fn is_undone(command: &Command) -> bool {
     command.flags & (flag::WRITE | flag::READONLY) != 0
 }
 
-fn count(service: &Service, client: &Client, uncounted: &mut Vec<(Ran, &Vec<&[u8]>)>) {
+fn count(service: &Service, client: &Client, uncounted: &mut Vec<(Executed, &Vec<&[u8]>)>) {
     for (ran, arguments) in uncounted.drain(..) {
         ran.count(service, client, arguments);
     }
 }
 
-/// What the transaction wrote before it was undone has touched its own watches. From here on only others' writes count: they cannot have come
-/// between, since the latches are held.
+/// What the transaction wrote before it was undone has touched its own watches. From here on only
+/// others' writes count: they cannot have come between, since the latches are held.
 fn watch_anew(client: &mut Client, service: &Service) {
-    let touched = Touched::default();
+    let watch_flag = WatchFlag::default();
     for key in client.watched.keys() {
-        service.keyspace.watches().add(key, &touched);
-        service.keyspace.watches().remove(key, &client.touched);
+        service.keyspace.watches().add(key, &watch_flag);
+        service.keyspace.watches().remove(key, &client.watch_flag);
     }
-    client.touched = touched;
+    client.watch_flag = watch_flag;
 }
 
-/// Whether a watched key was written, has gone with all others, or its time is over since. Their latches are held.
+/// Whether a watched key was written, has gone with all others, or its time is over since. Their
+/// latches are held.
 fn is_disturbed(client: &Client, service: &Service, now_ms: u64) -> bool {
     let is_over = |watched: &Watched| match *watched {
         Watched::Missing => false,
         Watched::There { expires_at_ms } => !service.keyspace.is_there(expires_at_ms, now_ms),
     };
-    client.touched.is_set()
+    client.watch_flag.is_set()
         || client.cleared.is_some_and(|cleared| cleared != service.keyspace.watches().cleared())
         || client.watched.values().any(is_over)
 }

@@ -1,12 +1,14 @@
-//! Words that mean something by themselves: options, sections, settings, categories; and patterns of them.
+//! Words that mean something by themselves: options, sections, settings, categories; and patterns
+//! of them.
 //!
-//! A client may send one that is as long as a request. Those that mean something are short, so no more of any is looked at, copied or matched.
+//! A client may send one that is as long as a request. Those that mean something are short, so no
+//! more of any is looked at, copied or matched.
 
 use smallvec::SmallVec;
 
-use crate::error::Outcome;
-use crate::memory::Room;
 use crate::protocol::glob::Pattern;
+use ecotone_keyspace::error::Outcome;
+use ecotone_keyspace::memory::MemoryReservation;
 
 /// No word that means something has so many bytes.
 const MORE_THAN_ANY: usize = 64;
@@ -29,12 +31,12 @@ pub(crate) fn lower(argument: &[u8]) -> Word {
 /// # Errors
 ///
 /// There is no `room` for so many.
-pub(crate) fn patterns(arguments: &[&[u8]], room: &mut Room<'_>) -> Outcome<Vec<Pattern>> {
+pub(crate) fn patterns(arguments: &[&[u8]], reservation: &mut MemoryReservation<'_>) -> Outcome<Vec<Pattern>> {
     let mut patterns = Vec::new();
     for argument in arguments {
         let pattern = Pattern::lower(argument, MORE_THAN_ANY);
         // What they lie in grows by doubling.
-        room.take(2 * pattern.memory_bytes())?;
+        reservation.take(2 * pattern.memory_bytes())?;
         patterns.push(pattern);
     }
     Ok(patterns)
@@ -44,7 +46,7 @@ pub(crate) fn patterns(arguments: &[&[u8]], room: &mut Room<'_>) -> Outcome<Vec<
 mod tests {
     use super::*;
     use crate::command::table;
-    use crate::memory::Memory;
+    use ecotone_keyspace::memory::Memory;
 
     #[test]
     fn a_word_is_cut_behind_all_that_mean_something() {
@@ -59,7 +61,8 @@ mod tests {
         let memory = Memory::default();
         memory.limit_to(1 << 20);
         let patterns = |number| {
-            patterns(&vec![&[b'?'; MORE_THAN_ANY][..]; number], &mut Room::new(&memory, true)).map(|all| all.len())
+            patterns(&vec![&[b'?'; MORE_THAN_ANY][..]; number], &mut MemoryReservation::new(&memory, true))
+                .map(|all| all.len())
         };
         assert_eq!(patterns(500).unwrap(), 500);
         assert!(patterns(5000).is_err());

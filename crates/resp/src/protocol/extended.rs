@@ -1,15 +1,17 @@
 //! The sums of `INCRBYFLOAT` and `HINCRBYFLOAT`, and fixed-point text.
 //!
-//! Redis adds in the 80-bit floating point of x86 (C's `long double`: a mantissa of 64 bits) and writes the sum with `%.17Lf`, without
-//! trailing zeros (`ld2string` with `LD_STR_HUMAN`, `util.c`). Clients and replicas see that text, so it is done the same way here, in
-//! integers: decimal to the nearest 64 bits, the sum rounded to 64 bits, and 17 exact decimals of it. Ties go to the even neighbour, as
-//! IEEE 754 says.
+//! Redis adds in the 80-bit floating point of x86 (C's `long double`: a mantissa of 64 bits) and
+//! writes the sum with `%.17Lf`, without trailing zeros (`ld2string` with `LD_STR_HUMAN`,
+//! `util.c`). Clients and replicas see that text, so it is done the same way here, in integers:
+//! decimal to the nearest 64 bits, the sum rounded to 64 bits, and 17 exact decimals of it. Ties go
+//! to the even neighbour, as IEEE 754 says.
 //!
 //! Not followed: the fewer bits of numbers below 2⁻¹⁶³⁸², of which 17 decimals show nothing.
 
 use std::fmt;
 
-use super::natural::Natural;
+use num_bigint::BigUint;
+
 use super::number::{Hexadecimal, is_infinity, parse_power, shift_right_nearest, split_sign};
 
 /// Redis refuses longer floating-point texts (`MAX_LONG_DOUBLE_CHARS`), in bytes.
@@ -18,14 +20,16 @@ const LONGEST_TEXT: usize = 5 * 1024;
 /// The exponents of two of the largest number's highest bit and of the smallest number.
 const EXPONENTS: std::ops::RangeInclusive<i64> = -16445..=16383;
 
-/// Why two texts have no sum. [`Display`](fmt::Display) gives the text of `INCRBYFLOAT`, without the code word `ERR`.
+/// Why two texts have no sum. [`Display`](fmt::Display) gives the text of `INCRBYFLOAT`, without
+/// the code word `ERR`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecimalError {
     /// The value is not a floating-point number. `HINCRBYFLOAT` says "hash value is not a float".
     Value,
     /// The increment is not a floating-point number.
     Increment,
-    /// The increment is infinite. `HINCRBYFLOAT` says "value is NaN or Infinity", and says so before it looks at the value.
+    /// The increment is infinite. `HINCRBYFLOAT` says "value is NaN or Infinity", and says so
+    /// before it looks at the value.
     InfiniteIncrement,
     /// The sum is infinite or no number.
     InfiniteSum,
@@ -42,7 +46,8 @@ impl fmt::Display for DecimalError {
 
 impl std::error::Error for DecimalError {}
 
-/// The sum of two floating-point texts, as `INCRBYFLOAT` writes it: no exponent, at most 17 decimals, `0` for what is nearer to 0.
+/// The sum of two floating-point texts, as `INCRBYFLOAT` writes it: no exponent, at most 17
+/// decimals, `0` for what is nearer to 0.
 pub fn add_decimals(value: &[u8], increment: &[u8]) -> Result<String, DecimalError> {
     let value = Parsed::new(value).ok_or(DecimalError::Value)?;
     let increment = Parsed::new(increment).ok_or(DecimalError::Increment)?;
@@ -110,10 +115,8 @@ impl Extended {
     }
 
     fn parse_decimal(negative: bool, unsigned: &[u8]) -> Option<Self> {
-        /// As many digits as fit into a limb are taken at once.
-        const FULL: u64 = 10u64.pow(19);
-        let (mut digits, mut part, mut factor) = (Natural::new(0), 0, 1);
-        let (mut any, mut after_point, mut power, mut significant) = (false, false, 0i64, 0i64);
+        let mut digits = Vec::new();
+        let (mut after_point, mut power, mut significant) = (false, 0i64, 0i64);
         let mut rest = unsigned;
         while let [byte @ (b'0'..=b'9' | b'.'), tail @ ..] = rest {
             rest = tail;
@@ -124,62 +127,57 @@ impl Extended {
                 after_point = true;
                 continue;
             }
-            any = true;
-            part = part * 10 + u64::from(byte - b'0');
-            factor *= 10;
-            if factor == FULL {
-                digits.multiply_add(factor, part);
-                (part, factor) = (0, 1);
-            }
+            digits.push(byte - b'0');
             significant += i64::from(significant > 0 || *byte != b'0');
             power -= i64::from(after_point);
         }
-        digits.multiply_add(factor, part);
         if let [b'e' | b'E', exponent @ ..] = rest {
             power += parse_power(exponent)?;
         } else if !rest.is_empty() {
             return None;
         }
-        if !any {
+        if digits.is_empty() {
             return None;
         }
-        if digits.is_zero() {
+        if significant == 0 {
             return Some(Self::nearest(negative, 0, 0));
         }
         // The range is about 10⁻⁴⁹⁵¹ to 10⁴⁹³²; the bound keeps the powers small.
         if (significant + power).abs() > 5000 {
             return None;
         }
+        let digits = BigUint::from_radix_be(&digits, 10)?;
         Some(Self::nearest_decimal(negative, digits, power))
     }
 
     /// The number nearest to `digits` × 10^`power`, which is 5^`power` × 2^`power`.
-    fn nearest_decimal(negative: bool, mut digits: Natural, power: i64) -> Self {
-        /// 64 bits of the mantissa, one to round, and one because the quotient can be one bit shorter. What remains decides ties.
+    fn nearest_decimal(negative: bool, mut digits: BigUint, power: i64) -> Self {
+        /// 64 bits of the mantissa, one to round, and one because the quotient can be one bit
+        /// shorter. What remains decides ties.
         const QUOTIENT_BITS: i64 = 66;
-        let mut divisor = Natural::new(1);
-        let larger = if power < 0 { &mut divisor } else { &mut digits };
-        larger.multiply_power(5, power.unsigned_abs());
-        let shift = divisor.bits() + QUOTIENT_BITS - digits.bits();
-        if shift >= 0 {
-            digits.shift_left(shift as u64)
+        let fives = BigUint::from(5_u32).pow(power.unsigned_abs() as u32);
+        let mut divisor = BigUint::from(1_u32);
+        if power < 0 {
+            divisor = fives
         } else {
-            divisor.shift_left(shift.unsigned_abs())
+            digits *= fives
         }
-        // Long division in base two: the quotient is below 2^(QUOTIENT_BITS + 1).
-        divisor.shift_left(QUOTIENT_BITS as u64);
-        let mut quotient = 0u128;
-        for _ in 0..=QUOTIENT_BITS {
-            quotient = quotient << 1 | u128::from(digits.subtract_if_fits(&divisor));
-            digits.shift_left(1);
+        let shift = divisor.bits() as i64 + QUOTIENT_BITS - digits.bits() as i64;
+        if shift >= 0 {
+            digits <<= shift as u64;
+        } else {
+            divisor <<= shift.unsigned_abs();
         }
-        let mantissa = quotient << 1 | u128::from(!digits.is_zero());
-        Self::nearest(negative, mantissa, power - shift - 1)
+        let quotient = &digits / &divisor;
+        let has_rest = &quotient * divisor != digits;
+        // Below 2^(QUOTIENT_BITS + 1).
+        let quotient = quotient.iter_u64_digits().rev().fold(0_u128, |high, low| high << 64 | u128::from(low));
+        Self::nearest(negative, quotient << 1 | u128::from(has_rest), power - shift - 1)
     }
 
     fn add(self, other: Self) -> Self {
-        /// Room below the larger mantissa: what is shifted out of it only decides ties.
-        const ROOM: u32 = 62;
+        /// Bits below the larger mantissa: what is shifted out of it only decides ties.
+        const GUARD_BITS: u32 = 62;
         if self.mantissa == 0 {
             return other;
         }
@@ -187,12 +185,12 @@ impl Extended {
             return self;
         }
         let (large, small) = if self.exponent >= other.exponent { (self, other) } else { (other, self) };
-        let high = u128::from(large.mantissa) << ROOM;
-        let low = u128::from(small.mantissa) << ROOM;
+        let high = u128::from(large.mantissa) << GUARD_BITS;
+        let low = u128::from(small.mantissa) << GUARD_BITS;
         let distance = (large.exponent - small.exponent).min(127);
         let lost = low & ((1u128 << distance) - 1) != 0;
         let low = low >> distance | u128::from(lost);
-        let exponent = large.exponent - i64::from(ROOM);
+        let exponent = large.exponent - i64::from(GUARD_BITS);
         if large.negative == small.negative {
             return Self::nearest(large.negative, high + low, exponent);
         }
@@ -205,9 +203,7 @@ impl Extended {
     fn to_fixed(self) -> String {
         const UNIT: u128 = 10u128.pow(17);
         let magnitude = if self.exponent >= 0 {
-            let mut whole = Natural::new(self.mantissa);
-            whole.shift_left(self.exponent.unsigned_abs());
-            whole.into_decimal()
+            (BigUint::from(self.mantissa) << self.exponent.unsigned_abs()).to_string()
         } else {
             let units = shift_right_nearest(u128::from(self.mantissa) * UNIT, self.exponent.saturating_neg());
             let text = format!("{}.{:017}", units / UNIT, units % UNIT);

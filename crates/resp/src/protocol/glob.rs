@@ -1,14 +1,17 @@
 //! Patterns of `KEYS`, `SCAN`, `CONFIG GET` and their like.
 //!
-//! Follows `stringmatchlen` of Redis 7.0 (`util.c`), case-sensitive, with its ways at the edges: a set without `]` ends with the pattern,
-//! a backslash at the end stands for itself, a range's ends may be in either order and are compared as signed bytes.
-//! Different on purpose: `*` alone also matches nothing at all, as `KEYS *` and `SCAN` do in Redis, which do not ask `stringmatchlen`.
+//! Follows `stringmatchlen` of Redis 7.0 (`util.c`), case-sensitive, with its ways at the edges: a
+//! set without `]` ends with the pattern, a backslash at the end stands for itself, a range's ends
+//! may be in either order and are compared as signed bytes. Different on purpose: `*` alone also
+//! matches nothing at all, as `KEYS *` and `SCAN` do in Redis, which do not ask `stringmatchlen`.
 //!
-//! A pattern is read once, into elements that each match one byte, and stars. One with more elements than the longest text has bytes matches
-//! nothing, however long it is, and no more of it is kept.
+//! A pattern is read once, into elements that each match one byte, and stars. One with more
+//! elements than the longest text has bytes matches nothing, however long it is, and no more of it
+//! is kept.
 //!
-//! Time: to read it, its length; to match, at most the product of its elements and the text's bytes. Redis' recursion is no faster. Who
-//! matches bounds the length of texts, or what it matches at a time.
+//! Time: to read it, its length; to match, at most the product of its elements and the text's
+//! bytes. Redis' recursion is no faster. Who matches bounds the length of texts, or what it matches
+//! at a time.
 
 /// What matches one byte, or a star.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +29,8 @@ enum Element {
 /// A bit for each byte.
 type Set = [u64; 4];
 
-/// A pattern: `*` any bytes, `?` any one, `[a-z]` one of a set, `[^a-z]` one not of it, `\\x` x itself.
+/// A pattern: `*` any bytes, `?` any one, `[a-z]` one of a set, `[^a-z]` one not of it, `\\x` x
+/// itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     elements: Vec<Element>,
@@ -132,7 +136,8 @@ impl Pattern {
             return false;
         }
         let (mut elements, mut text) = (&self.elements[..], text);
-        // Behind the last star, and where the text that it took ends. Earlier stars never need to take more: what stood between matched.
+        // Behind the last star, and where the text that it took ends. Earlier stars never need to
+        // take more: what stood between matched.
         let mut star: Option<(&[Element], &[u8])> = None;
         loop {
             let matched = match (elements, text) {

@@ -1,7 +1,9 @@
-//! The bytes between a client and a server: requests are read, replies are written. Nothing here knows a command.
+//! The bytes between a client and a server: requests are read, replies are written. Nothing here
+//! knows a command.
 //!
-//! The reference is Redis 7.2: what it accepts is accepted, what it refuses is refused with its words, and its replies are matched byte
-//! for byte. Where a module goes another way on purpose, its header says so.
+//! The reference is Redis 7.2: what it accepts is accepted, what it refuses is refused with its
+//! words, and its replies are matched byte for byte. Where a module goes another way on purpose,
+//! its header says so.
 //!
 //! - [`request`]: bytes of a connection into arguments, with limits.
 //! - [`reply`]: answers into bytes, in RESP2 or RESP3.
@@ -13,7 +15,6 @@
 
 pub mod extended;
 pub mod glob;
-mod natural;
 pub mod number;
 pub mod reply;
 pub mod request;

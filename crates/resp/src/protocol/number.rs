@@ -1,6 +1,8 @@
-//! Numbers as text: what commands take for an integer or a floating-point number, and how they write one.
+//! Numbers as text: what commands take for an integer or a floating-point number, and how they
+//! write one.
 //!
-//! Follows `string2ll` (Redis 7.0, `util.c`), `getDoubleFromObject` (`object.c`), which is C's `strtod`, and `printf`'s `%.17g`.
+//! Follows `string2ll` (Redis 7.0, `util.c`), `getDoubleFromObject` (`object.c`), which is C's
+//! `strtod`, and `printf`'s `%.17g`.
 
 use std::fmt::Write;
 
@@ -29,8 +31,9 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// A floating-point number: decimal, or hexadecimal as C's `0x1.8p3`, or `inf` or `infinity` in any case, each with an optional sign.
-/// Refused as in Redis: nothing, NaN, space before it or anything behind it, and what is beyond the range or so small that it becomes 0.
+/// A floating-point number: decimal, or hexadecimal as C's `0x1.8p3`, or `inf` or `infinity` in any
+/// case, each with an optional sign. Refused as in Redis: nothing, NaN, space before it or anything
+/// behind it, and what is beyond the range or so small that it becomes 0.
 pub fn parse_double(text: &[u8]) -> Option<f64> {
     let (negative, unsigned) = split_sign(text);
     if let Some(hexadecimal) = Hexadecimal::parse(unsigned) {
@@ -43,8 +46,9 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
     (is_exact && !value.is_nan()).then_some(value)
 }
 
-/// All of `text` as C's `strtod` reads it, which bounds of scores go by (`zslParseRange`, `t_zset.c`): laxer than [`parse_double`]. It ends
-/// before a zero byte; nothing at all is 0; space may stand before it; what is beyond the range is infinite, and what is too small is 0.
+/// All of `text` as C's `strtod` reads it, which bounds of scores go by (`zslParseRange`,
+/// `t_zset.c`): laxer than [`parse_double`]. It ends before a zero byte; nothing at all is 0; space
+/// may stand before it; what is beyond the range is infinite, and what is too small is 0.
 pub fn parse_double_leniently(text: &[u8]) -> Option<f64> {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     if text.is_empty() {
@@ -62,8 +66,9 @@ pub fn parse_double_leniently(text: &[u8]) -> Option<f64> {
     (!value.is_nan()).then_some(value)
 }
 
-/// As C's `%.17g`: 17 significant digits, the nearest ones, without trailing zeros; an exponent below 10⁻⁴ and from 10¹⁷. `0.1` is
-/// `0.10000000000000001`. Infinities are `inf` and `-inf`. Every number but NaN is parsed again as itself.
+/// As C's `%.17g`: 17 significant digits, the nearest ones, without trailing zeros; an exponent
+/// below 10⁻⁴ and from 10¹⁷. `0.1` is `0.10000000000000001`. Infinities are `inf` and `-inf`. Every
+/// number but NaN is parsed again as itself.
 pub fn format_double(value: f64) -> Text {
     /// Integers below this are exact, and have no exponent.
     const PLAIN: f64 = 1e15;
@@ -148,7 +153,8 @@ fn has_value(unsigned: &[u8]) -> bool {
 /// A hexadecimal number, as C's `strtod` takes it: `mantissa` × 2^`exponent`.
 #[derive(Clone, Copy)]
 pub(super) struct Hexadecimal {
-    /// At most 31 digits. Its last bit is also set if a digit that was left out is not 0: right for every rounding to up to 120 bits.
+    /// At most 31 digits. Its last bit is also set if a digit that was left out is not 0: right for
+    /// every rounding to up to 120 bits.
     pub(super) mantissa: u128,
     pub(super) exponent: i64,
 }
@@ -222,7 +228,8 @@ impl Hexadecimal {
     }
 }
 
-/// The integer behind `e` or `p`, with an optional sign; bounded where it no longer matters. None: not an integer.
+/// The integer behind `e` or `p`, with an optional sign; bounded where it no longer matters. None:
+/// not an integer.
 pub(super) fn parse_power(text: &[u8]) -> Option<i64> {
     const BOUND: i64 = 1 << 40;
     let (negative, digits) = split_sign(text);
@@ -233,7 +240,8 @@ pub(super) fn parse_power(text: &[u8]) -> Option<i64> {
     Some(if negative { -magnitude } else { magnitude })
 }
 
-/// `value` / 2^`bits`, rounded to the nearest integer, and to the even one of two. `bits` is not negative.
+/// `value` / 2^`bits`, rounded to the nearest integer, and to the even one of two. `bits` is not
+/// negative.
 pub(super) fn shift_right_nearest(value: u128, bits: i64) -> u128 {
     match bits {
         0 => value,

@@ -1,19 +1,22 @@
 //! Replies: answers into the bytes that a client receives, in RESP2 or RESP3.
 //!
-//! Follows the `addReply` family of Redis 7.0 (`networking.c`) byte for byte, RESP2 standing in for what only RESP3 has: a map becomes
-//! an array of keys and values, a set or a push an array, a double or verbatim string a bulk string.
+//! Follows the `addReply` family of Redis 7.0 (`networking.c`) byte for byte, RESP2 standing in for
+//! what only RESP3 has: a map becomes an array of keys and values, a set or a push an array, a
+//! double or verbatim string a bulk string.
 //!
-//! Invariants: bytes are only appended, except by [`Reply::truncate`] and by the `end` methods, which put a header in front of what was
-//! written since [`Reply::begin`]. The elements that a header announces are written by the caller.
+//! Invariants: bytes are only appended, except by [`Reply::truncate`] and by the `end` methods,
+//! which put a header in front of what was written since [`Reply::begin`]. The elements that a
+//! header announces are written by the caller.
 //!
-//! Bounds: with [`Reply::bound_to`] bytes beyond a bound are not kept. What is there then is no answer; who reads [`Reply::is_over`] takes
-//! it back and says so. So it is with bytes for which there is no [`Memory`], where replies take from one.
+//! Bounds: with [`Reply::bound_to`] bytes beyond a bound are not kept. What is there then is no
+//! answer; who reads [`Reply::is_over`] takes it back and says so. So it is with bytes for which
+//! there is no [`Memory`], where replies take from one.
 
 use std::sync::Arc;
 
 use super::number::format_double;
 use super::text::Text;
-use crate::memory::{Memory, SMALL_BYTES};
+use ecotone_keyspace::memory::{Memory, SMALL_BYTES};
 
 /// What stands around a bulk string: its header and its end.
 const AROUND_BYTES: usize = 32;
@@ -27,7 +30,8 @@ pub enum Version {
     Resp3,
 }
 
-/// A place where a header will stand whose count is not known yet. Given by [`Reply::begin`], used up by an `end` method.
+/// A place where a header will stand whose count is not known yet. Given by [`Reply::begin`], used
+/// up by an `end` method.
 #[derive(Debug)]
 #[must_use = "without an end method, what follows has no header"]
 pub struct Mark(usize);
@@ -87,7 +91,8 @@ impl Reply {
         self.version
     }
 
-    /// From now on no more than `max_bytes` are kept in all, but for short answers and headers: what does not fit is dropped.
+    /// From now on no more than `max_bytes` are kept in all, but for short answers and headers:
+    /// what does not fit is dropped.
     pub fn bound_to(&mut self, max_bytes: usize) {
         self.max_bytes = max_bytes;
     }
@@ -178,7 +183,8 @@ impl Reply {
         self.one_line(text.as_bytes());
     }
 
-    /// An error. `text` begins with its code word, as in `ERR syntax error`. CR and LF at its ends are dropped, others become spaces.
+    /// An error. `text` begins with its code word, as in `ERR syntax error`. CR and LF at its ends
+    /// are dropped, others become spaces.
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
         let (mut text, is_end) = (text.as_ref(), |byte: &u8| matches!(byte, b'\r' | b'\n'));
         while text.first().is_some_and(is_end) {
@@ -266,12 +272,14 @@ impl Reply {
         }
     }
 
-    /// Remembers where a header has to stand whose count is known later. Marks are ended in the reverse order of their beginnings.
+    /// Remembers where a header has to stand whose count is known later. Marks are ended in the
+    /// reverse order of their beginnings.
     pub fn begin(&self) -> Mark {
         Mark(self.out.len())
     }
 
-    /// Makes the `elements` answers since `mark` an array. Moves them, so its time grows with their bytes.
+    /// Makes the `elements` answers since `mark` an array. Moves them, so its time grows with their
+    /// bytes.
     pub fn end_array(&mut self, mark: Mark, elements: usize) {
         self.insert_header(mark, b'*', elements);
     }
@@ -302,7 +310,8 @@ impl Reply {
     }
 
     fn header(&mut self, kind: u8, count: usize) {
-        // A count of things in memory is far below i64::MAX. It is kept whatever the bound: what follows would be taken for something else.
+        // A count of things in memory is far below i64::MAX. It is kept whatever the bound: what
+        // follows would be taken for something else.
         self.out.push(kind);
         self.out.extend_from_slice(Text::integer(count as i64).as_bytes());
         self.end_line();
@@ -328,7 +337,8 @@ impl Reply {
         !self.is_over
     }
 
-    /// Whether there is memory for `length` bytes; if so, takes it, and more where it is there: to grow often is slow.
+    /// Whether there is memory for `length` bytes; if so, takes it, and more where it is there: to
+    /// grow often is slow.
     #[cold]
     fn grow_to(&mut self, length: usize) -> bool {
         let Some(grant) = &mut self.grant else { return true };
@@ -355,5 +365,44 @@ impl Reply {
 
     fn end_line(&mut self) {
         self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn replies_that_are_made_at_the_same_time_share_what_there_is() {
+        let memory = Arc::new(Memory::default());
+        memory.limit_to(1 << 20);
+        let new = || {
+            let mut reply = Reply::new(Version::Resp2);
+            reply.take_from(&memory);
+            reply
+        };
+        let (mut one, mut other) = (new(), new());
+        for _ in 0..7 {
+            one.bulk(&[b'x'; 100_000]);
+        }
+        assert!(!one.is_over());
+        // The usual kind always fits, and no more.
+        other.bulk(&[b'y'; 100_000]);
+        assert!(!other.is_over());
+        for _ in 0..5 {
+            other.bulk(&[b'y'; 100_000]);
+        }
+        assert!(other.is_over() && other.len() < 600_000);
+        other.truncate(0);
+        drop(one);
+        for _ in 0..7 {
+            other.bulk(&[b'y'; 100_000]);
+        }
+        assert!(!other.is_over() && memory.taken_bytes().load(Ordering::Relaxed) >= 700_000 - SMALL_BYTES);
+        // Whoever has it counts it from here on.
+        other.is_counted();
+        assert_eq!(memory.taken_bytes().load(Ordering::Relaxed), 0);
     }
 }

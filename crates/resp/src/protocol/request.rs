@@ -1,24 +1,30 @@
 //! Requests: the bytes that a client sends, into arguments.
 //!
-//! Follows `processInlineBuffer` and `processMultibulkBuffer` of Redis 7.0 (`networking.c`) with the same words for every error, and with
-//! these differences:
-//! - The count of arguments is bounded by [`Limits::arguments`], where Redis takes any count up to 2³¹ − 1. The refusal says so.
-//! - A line over [`Limits::inline_bytes`] is always refused. Redis takes it when its end happens to come in the same read.
+//! Follows `processInlineBuffer` and `processMultibulkBuffer` of Redis 7.0 (`networking.c`) with
+//! the same words for every error, and with these differences:
+//! - The count of arguments is bounded by [`Limits::arguments`], where Redis takes any count up to
+//!   2³¹ − 1. The refusal says so.
+//! - A line over [`Limits::inline_bytes`] is always refused. Redis takes it when its end happens to
+//!   come in the same read.
 //!
-//! As in Redis, a NUL byte in a line hides the end of that line, and the two bytes after a bulk string's bytes are not looked at.
+//! As in Redis, a NUL byte in a line hides the end of that line, and the two bytes after a bulk
+//! string's bytes are not looked at.
 //!
-//! Invariants: the result does not depend on how the bytes were cut into reads. Memory grows with the bytes that came, never with the
-//! lengths that a client only claims. The caller bounds the sum: it stops to read when its buffer is as large as it allows.
+//! Invariants: the result does not depend on how the bytes were cut into reads. Memory grows with
+//! the bytes that came, never with the lengths that a client only claims. The caller bounds the
+//! sum: it stops to read when its buffer is as large as it allows.
 //!
-//! Failure modes: after an error the bytes that follow have no meaning, so the connection must be told and closed.
+//! Failure modes: after an error the bytes that follow have no meaning, so the connection must be
+//! told and closed.
 
 use std::fmt;
 use std::ops::Range;
 
 use super::number::parse_integer;
 
-/// How many bytes beyond those that came [`Parser::needs`] asks for at most, in bytes: enough that a large value is read in few steps,
-/// small enough that clients which claim large values and send nothing cost little.
+/// How many bytes beyond those that came [`Parser::needs`] asks for at most, in bytes: enough that
+/// a large value is read in few steps, small enough that clients which claim large values and send
+/// nothing cost little.
 pub const RESERVE_AHEAD_BYTES: usize = 1 << 20;
 
 /// For how many arguments space is made when their count is known, before they came.
@@ -37,7 +43,8 @@ pub struct Limits {
     pub arguments: usize,
     /// The most bytes of one argument (`proto-max-bulk-len` in Redis).
     pub bulk_bytes: usize,
-    /// The most bytes of one line: an inline request, or the count or length before arguments (`PROTO_INLINE_MAX_SIZE` in Redis).
+    /// The most bytes of one line: an inline request, or the count or length before arguments
+    /// (`PROTO_INLINE_MAX_SIZE` in Redis).
     pub inline_bytes: usize,
 }
 
@@ -45,8 +52,8 @@ impl Limits {
     /// 1 048 576 arguments, which no setting changes, of up to 512 MiB, lines of up to 64 KiB.
     pub const DEFAULT: Self = Self { arguments: 1_048_576, bulk_bytes: 512 << 20, inline_bytes: 64 << 10 };
 
-    /// For clients that still have to give a password: 10 arguments of up to 16 384 bytes, as in Redis. Requests over these limits are
-    /// refused as unauthenticated.
+    /// For clients that still have to give a password: 10 arguments of up to 16 384 bytes, as in
+    /// Redis. Requests over these limits are refused as unauthenticated.
     pub const UNAUTHENTICATED: Self = Self { arguments: 10, bulk_bytes: 16_384, inline_bytes: 64 << 10 };
 
     fn check_arguments(&self, count: usize) -> Result<(), ProtocolError> {
@@ -78,7 +85,8 @@ impl Default for Limits {
     }
 }
 
-/// Why bytes are no request. [`reply`](Self::reply) gives Redis' text where Redis refuses them as well. Tell the client, then close the connection.
+/// Why bytes are no request. [`reply`](Self::reply) gives Redis' text where Redis refuses them as
+/// well. Tell the client, then close the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProtocolError {
     /// The count of arguments is no integer, or more than Redis takes.
@@ -154,7 +162,8 @@ enum Step {
     Bytes { remaining: usize, length: usize },
 }
 
-/// Parses the requests of one connection, one after the other. It keeps where it stopped in an incomplete one.
+/// Parses the requests of one connection, one after the other. It keeps where it stopped in an
+/// incomplete one.
 ///
 /// ```
 /// use ecotone_resp::protocol::request::{Limits, Parser};
@@ -192,9 +201,11 @@ impl Parser {
 
     /// Parses the request at the beginning of `buffer`.
     ///
-    /// - `Some(consumed)`: a whole request. `arguments` are ranges within [`source`](Self::source), and the next request begins at
-    ///   `buffer[consumed..]`. An empty request (an empty line, `*0`, `*-1`) has no arguments; skip it without a reply.
-    /// - `None`: more bytes are needed; `arguments` is empty. Call again with the same bytes and more behind them.
+    /// - `Some(consumed)`: a whole request. `arguments` are ranges within [`source`](Self::source),
+    ///   and the next request begins at `buffer[consumed..]`. An empty request (an empty line,
+    ///   `*0`, `*-1`) has no arguments; skip it without a reply.
+    /// - `None`: more bytes are needed; `arguments` is empty. Call again with the same bytes and
+    ///   more behind them.
     ///
     /// Arrays of bulk strings allocate nothing when `arguments` has capacity.
     pub fn parse(
@@ -225,14 +236,15 @@ impl Parser {
         outcome
     }
 
-    /// The bytes that the ranges of the last request point into: the `buffer` that was parsed, or the parser's own bytes if the request
-    /// was an inline one with quotes. Valid until the next call of [`parse`](Self::parse).
+    /// The bytes that the ranges of the last request point into: the `buffer` that was parsed, or
+    /// the parser's own bytes if the request was an inline one with quotes. Valid until the next
+    /// call of [`parse`](Self::parse).
     pub fn source<'a>(&'a self, buffer: &'a [u8]) -> &'a [u8] {
         if self.is_unescaped { &self.unescaped } else { buffer }
     }
 
-    /// How many bytes the buffer will at least hold in all before the incomplete request is whole, if known: at most
-    /// [`RESERVE_AHEAD_BYTES`] more than were there at the last call.
+    /// How many bytes the buffer will at least hold in all before the incomplete request is whole,
+    /// if known: at most [`RESERVE_AHEAD_BYTES`] more than were there at the last call.
     pub fn needs(&self) -> Option<usize> {
         self.needs
     }
@@ -242,12 +254,14 @@ impl Parser {
         self.argument_bytes
     }
 
-    /// Bytes that it keeps of a request that has not come whole: where its arguments are, which are as much again once it is carried out.
+    /// Bytes that it keeps of a request that has not come whole: where its arguments are, which are
+    /// as much again once it is carried out.
     pub fn memory_bytes(&self) -> usize {
         2 * range_bytes(&self.found) + self.unescaped.capacity()
     }
 
-    /// The requests that have come are carried out: gives back the memory of those with many arguments, also that of `arguments`.
+    /// The requests that have come are carried out: gives back the memory of those with many
+    /// arguments, also that of `arguments`.
     pub fn forget(&mut self, arguments: &mut Vec<Range<usize>>) {
         for ranges in [&mut self.found, arguments] {
             if ranges.capacity() > KEPT_ARGUMENTS {
@@ -333,7 +347,8 @@ impl Parser {
         Ok(end.filter(|end| end + 2 <= buffer.len()))
     }
 
-    /// Where `last` first stands in the line at the position, if it came. As Redis searches with `strchr`, a NUL stops the search for good.
+    /// Where `last` first stands in the line at the position, if it came. As Redis searches with
+    /// `strchr`, a NUL stops the search for good.
     fn line_end(
         &mut self,
         buffer: &[u8],
@@ -442,7 +457,8 @@ fn split_quoted(line: &[u8], unescaped: &mut Vec<u8>, arguments: &mut Vec<Range<
     }
 }
 
-/// Takes the bytes behind an opening double quote up to the closing one, and gives what follows that.
+/// Takes the bytes behind an opening double quote up to the closing one, and gives what follows
+/// that.
 fn double_quoted<'a>(mut rest: &'a [u8], unescaped: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         rest = match rest {

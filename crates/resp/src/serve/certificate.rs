@@ -1,9 +1,11 @@
 //! When a certificate holds, of which version of X.509 it is, and who is told of its end.
 //!
-//! The library that checks certificates tells neither. What is read here is the beginning of a certificate: a few fields of DER (X.690) in a
-//! fixed order (RFC 5280, section 4.1). Whether the certificate can be used is for the library to say.
+//! The library that checks certificates tells neither. What is read here is the beginning of a
+//! certificate: a few fields of DER (X.690) in a fixed order (RFC 5280, section 4.1). Whether the
+//! certificate can be used is for the library to say.
 //!
-//! Failure: what is no certificate, or has a date that there is not, has no [`Certificate`]; nobody is warned of its end then.
+//! Failure: what is no certificate, or has a date that there is not, has no [`Certificate`]; nobody
+//! is warned of its end then.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -40,7 +42,8 @@ pub(super) struct Moment {
     pub(super) text: String,
 }
 
-/// When the certificates that TLS is spoken with end, as seconds since 1970 UTC: for who watches the server.
+/// When the certificates that TLS is spoken with end, as seconds since 1970 UTC: for who watches
+/// the server.
 #[derive(Debug, Default)]
 pub struct CertificateEnds {
     /// 0 where there is none.
@@ -135,7 +138,8 @@ fn moment(bytes: &[u8]) -> Option<(Moment, &[u8])> {
     Some((Moment { unix_s, text }, rest))
 }
 
-/// Of a day of the Gregorian calendar: years begin in March, so that the day that some have comes last.
+/// Of a day of the Gregorian calendar: years begin in March, so that the day that some have comes
+/// last.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days_of_years = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
@@ -161,7 +165,8 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// What is to be told of `certificate` at `now_s`: at once where it is another thing than before, else once a day.
+    /// What is to be told of `certificate` at `now_s`: at once where it is another thing than
+    /// before, else once a day.
     pub(super) fn due(&mut self, certificate: &Certificate, now_s: i64) -> Option<Notice> {
         let left_s = certificate.end.unix_s - now_s;
         let notice = if now_s < certificate.begin.unix_s {

@@ -1,12 +1,14 @@
 //! One connection: bytes that came, replies that go, and the client between them.
 //!
-//! Requests are carried out in rounds: all that have come whole, one behind the other. What a round replied is sent when what it wrote is
-//! committed.
+//! Requests are carried out in rounds: all that have come whole, one behind the other. What a round
+//! replied is sent when what it wrote is committed.
 //!
-//! Bounds: a round ends after [`Limits::pipeline_requests`](crate::service::Limits) requests, [`Limits::ROUND_REPLY_BYTES`] of replies or
-//! [`ROUND_TIME`] after the first, so that no client keeps a thread to itself and none is owed more than it takes. A request is refused when it is longer than
-//! the limits say, before its bytes are kept. What comes while a client takes no replies waits, up to
-//! [`Limits::output_bytes`](crate::service::Limits): many send all they want before they read.
+//! Bounds: a round ends after [`Limits::pipeline_requests`](crate::service::Limits) requests,
+//! [`Limits::ROUND_REPLY_BYTES`] of replies or [`ROUND_TIME`] after the first, so that no client
+//! keeps a thread to itself and none is owed more than it takes. A request is refused when it is
+//! longer than the limits say, before its bytes are kept. What comes while a client takes no
+//! replies waits, up to [`Limits::output_bytes`](crate::service::Limits): many send all they want
+//! before they read.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,24 +19,27 @@ use std::time::{Duration, Instant};
 use ecotone_engine::Error as StoreError;
 
 use crate::client::{Client, Then};
+use crate::client_events::ClientEvent;
 use crate::command::flag;
-use crate::error::{Failure, texts};
-use crate::execute::{Given, Step, execute, resolve};
-use crate::keyspace::{Group, Waiting};
-use crate::occasions::Occasion;
+use crate::command::table::resolve;
+use crate::execute::{ExecutionMode, Step, execute};
 use crate::protocol::reply::{Reply, Version};
 use crate::protocol::request::{self, Parser, ProtocolError, range_bytes};
 use crate::service::{Limits, Service};
+use ecotone_keyspace::error::{Failure, texts};
+use ecotone_keyspace::{Blocking, WriteGroup};
 
-use super::lane::READ_BYTES;
-use super::look_ahead::read_keys;
 use super::memory::Charge;
+use super::prefetch::read_keys;
+
+/// What is read from a socket at once.
+pub(super) const READ_BYTES: usize = 64 * 1024;
 
 /// A round of several requests ends after this: some read a long value for a short reply.
 const ROUND_TIME: Duration = Duration::from_millis(1);
 
-/// A buffer that has grown beyond this is given back when it is empty; any is while clients keep half of what they all may, so that those who are
-/// idle leave the rest to others.
+/// A buffer that has grown beyond this is given back when it is empty; any is while clients keep
+/// half of what they all may, so that those who are idle leave the rest to others.
 const KEPT_BYTES: usize = 16 * 1024;
 
 /// A buffer that is full grows by one part in so many.
@@ -65,7 +70,8 @@ pub(super) struct Connection {
     limits: Arc<Limits>,
     /// Whether a round ends before what takes a latch.
     only_reads: bool,
-    /// Whether something that the store holds was read since it was last asked whether that is synced.
+    /// Whether something that the store holds was read since it was last asked whether that is
+    /// synced.
     has_read: bool,
 }
 
@@ -79,9 +85,9 @@ pub(super) enum Ended {
     /// The next request takes a latch that somebody else has.
     Latched,
     /// The next request takes more than a look into memory.
-    MustWait,
+    WouldBlock,
     /// The same, and it takes no latch: what others have not committed yet does not concern it.
-    MustRead,
+    ReadWouldBlock,
     /// The connection closes when the replies are sent.
     Closes,
 }
@@ -160,7 +166,7 @@ impl Connection {
             // The beginning of a request may be there.
             Ended::Empty if self.waiting_bytes() == 0 => 0,
             Ended::Full | Ended::Closes => 0,
-            Ended::Empty | Ended::Latched | Ended::MustWait | Ended::MustRead => self.parser.argument_bytes(),
+            Ended::Empty | Ended::Latched | Ended::WouldBlock | Ended::ReadWouldBlock => self.parser.argument_bytes(),
         };
         buffers.argument_bytes.store(argument_bytes, Ordering::Relaxed);
         buffers.other_bytes.store(self.other_bytes(), Ordering::Relaxed);
@@ -175,7 +181,8 @@ impl Connection {
         buffers.reply_capacity.store(self.reply.capacity(), Ordering::Relaxed);
     }
 
-    /// Whether the replies since the last call may tell what others have written and not synced yet. Who calls sees to that.
+    /// Whether the replies since the last call may tell what others have written and not synced
+    /// yet. Who calls sees to that.
     pub(super) fn may_tell_unsynced(&mut self, service: &Service) -> bool {
         std::mem::take(&mut self.has_read) && !self.reply.is_empty() && service.keyspace.has_unsynced()
     }
@@ -197,21 +204,22 @@ impl Connection {
         self.charge.set(service, self.memory_bytes());
     }
 
-    /// Carries out the next request and those behind it, where they only read; [`Ended::Latched`] where the next one needs a latch that is taken.
-    /// May wait for the device.
-    pub(super) fn reading_round(&mut self, service: &Service, group: &mut Group) -> Ended {
+    /// Carries out the next request and those behind it, where they only read; [`Ended::Latched`]
+    /// where the next one needs a latch that is taken. May wait for the device.
+    pub(super) fn reading_round(&mut self, service: &Service, group: &mut WriteGroup) -> Ended {
         self.only_reads = true;
-        let ended = self.round(service, group, Waiting::Allowed);
+        let ended = self.round(service, group, Blocking::Allowed);
         self.only_reads = false;
         ended
     }
 
-    /// Carries out what has come. Does not commit; [`depends`](Self::depends) tells whether the replies must wait for that.
-    pub(super) fn round(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
+    /// Carries out what has come. Does not commit; [`depends`](Self::depends) tells whether the
+    /// replies must wait for that.
+    pub(super) fn round(&mut self, service: &Service, group: &mut WriteGroup, blocking: Blocking) -> Ended {
         self.take_limits(service);
         self.reply.bound_to(self.limits.output_bytes.min(self.charge.left(service, self.is_let_in())));
         self.reply.take_from(service.keyspace.memory());
-        let ended = self.carry_out(service, group, waiting);
+        let ended = self.carry_out(service, group, blocking);
         if self.done == self.buffer.len() {
             self.done = 0;
             if self.buffer.capacity() > self.kept_bytes(service) {
@@ -243,9 +251,9 @@ impl Connection {
         self.parser.memory_bytes() + range_bytes(&self.ranges) + self.client.memory_bytes()
     }
 
-    fn carry_out(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
+    fn carry_out(&mut self, service: &Service, group: &mut WriteGroup, blocking: Blocking) -> Ended {
         // None in advance once that was of no use: each row is looked up once.
-        let (mut known, mut looks_ahead) = (VecDeque::new(), true);
+        let (mut prefetched, mut looks_ahead) = (VecDeque::new(), true);
         // Of the second request: most rounds have one.
         let mut began = None;
         for number in 0..self.limits.pipeline_requests {
@@ -269,7 +277,7 @@ impl Connection {
                     let why = format!(
                         "ERR Protocol error: the request is longer than {most} bytes (clients.max_request_bytes)"
                     );
-                    if let Some(others) = service.occasions.note(Occasion::MaxRequestBytes) {
+                    if let Some(others) = service.client_events.note(ClientEvent::MaxRequestBytes) {
                         tracing::info!(
                             client = %self.client.info.address, limit = "max_request_bytes", limit_bytes = most, others,
                             "a client sent a longer request; it is disconnected"
@@ -279,7 +287,7 @@ impl Connection {
                 }
                 Ok(Some(consumed)) => consumed,
                 Ok(None) if self.is_refused_memory(service, bytes.len()) => {
-                    if let Some(others) = service.occasions.note(Occasion::MaxMemoryBytes) {
+                    if let Some(others) = service.client_events.note(ClientEvent::MaxMemoryBytes) {
                         tracing::warn!(
                             client = %self.client.info.address, limit = "max_memory_bytes", limit_bytes = self.limits.memory_bytes, others,
                             "all clients together keep as much memory as they may, and one sends more; it is disconnected"
@@ -291,7 +299,7 @@ impl Connection {
                 Err(error) => {
                     if error == ProtocolError::ExcessiveBulk
                         && self.is_let_in()
-                        && let Some(others) = service.occasions.note(Occasion::MaxArgumentBytes)
+                        && let Some(others) = service.client_events.note(ClientEvent::MaxArgumentBytes)
                     {
                         tracing::info!(
                             client = %self.client.info.address, limit = "max_argument_bytes", limit_bytes = limits.bulk_bytes, others,
@@ -304,17 +312,19 @@ impl Connection {
             self.client.info.buffers.argument_bytes.store(self.parser.argument_bytes(), Ordering::Relaxed);
             let source = self.parser.source(bytes);
             let began = self.reply.len();
-            // What was written before holds latches, and may hold them while the device is looked at, but no longer.
-            let briefly = waiting == Waiting::Allowed && group.holds_any();
-            let waiting = if briefly { Waiting::Briefly } else { waiting };
-            if known.is_empty() && looks_ahead && bytes.len() > consumed && self.client.is_plain() {
+            // What was written before holds latches, and may hold them while the device is looked
+            // at, but no longer.
+            let briefly = blocking == Blocking::Allowed && group.holds_any();
+            let blocking = if briefly { Blocking::Briefly } else { blocking };
+            if prefetched.is_empty() && looks_ahead && bytes.len() > consumed && self.client.is_plain() {
                 let keys = read_keys(bytes);
                 if keys.len() > 1 {
-                    known = service.keyspace.look_up(keys.into_iter(), waiting, None);
+                    prefetched = service.keyspace.prefetch(keys.into_iter(), blocking, None);
                 }
             }
-            let given = Given { waiting, waits_for_latches: !self.only_reads, known: known.pop_front() };
-            self.has_read |= given.known.is_some();
+            let mode =
+                ExecutionMode { blocking, waits_for_latches: !self.only_reads, prefetched: prefetched.pop_front() };
+            self.has_read |= mode.prefetched.is_some();
             group.take_has_read();
             let mut only_reads = false;
             let only_reads_here = self.only_reads && number > 0;
@@ -322,16 +332,16 @@ impl Connection {
                 if only_reads_here && (self.client.transaction.is_some() || !takes_no_latch(arguments)) {
                     return Step::Latched;
                 }
-                let step = execute(service, &mut self.client, group, arguments, &mut self.reply, given);
+                let step = execute(service, &mut self.client, group, arguments, &mut self.reply, mode);
                 let is_done = matches!(step, Step::Done { .. });
                 only_reads = !is_done && self.client.transaction.is_none() && takes_no_latch(arguments);
                 step
             });
             let has_read = group.take_has_read();
             self.has_read |= has_read;
-            if has_read && !known.is_empty() {
+            if has_read && !prefetched.is_empty() {
                 // Its client has seen a later state than what is known.
-                known.clear();
+                prefetched.clear();
                 looks_ahead = false;
             }
             match step {
@@ -342,13 +352,13 @@ impl Connection {
                     }
                 }
                 // The next round sees what it needs.
-                Step::Latched | Step::MustWait if only_reads_here => return Ended::Full,
+                Step::Latched | Step::WouldBlock if only_reads_here => return Ended::Full,
                 // Elsewhere it sees the keys as they are, whoever has their latches.
-                Step::Latched if only_reads && waiting == Waiting::Never => return Ended::MustRead,
+                Step::Latched if only_reads && blocking == Blocking::Never => return Ended::ReadWouldBlock,
                 Step::Latched => return Ended::Latched,
-                Step::MustWait if briefly => return Ended::Latched,
-                Step::MustWait if only_reads => return Ended::MustRead,
-                Step::MustWait => return Ended::MustWait,
+                Step::WouldBlock if briefly => return Ended::Latched,
+                Step::WouldBlock if only_reads => return Ended::ReadWouldBlock,
+                Step::WouldBlock => return Ended::WouldBlock,
             }
             match self.client.then {
                 Then::Go => {}
@@ -387,7 +397,8 @@ impl Connection {
         self.dependents.push(replied);
     }
 
-    /// What is replied before the command after which the client rests, if it does: its own reply stays, for after the rest.
+    /// What is replied before the command after which the client rests, if it does: its own reply
+    /// stays, for after the rest.
     pub(super) fn take_before_rest(&mut self) -> Vec<u8> {
         let mut before = self.take_replies();
         self.reply.raw(&before.split_off(std::mem::take(&mut self.rests_from)));
@@ -457,7 +468,8 @@ impl Connection {
     }
 }
 
-/// Whether it needs no latch where it may wait: what only reads sees the keys as they are at one moment there.
+/// Whether it needs no latch where it may wait: what only reads sees the keys as they are at one
+/// moment there.
 fn takes_no_latch(arguments: &[&[u8]]) -> bool {
     const LATCHED: u32 = flag::WRITE | flag::LATCHES | flag::ALL_SLOTS;
     resolve(arguments).is_ok_and(|command| command.has(flag::READONLY) || command.flags & LATCHED == 0)

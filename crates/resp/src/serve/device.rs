@@ -1,11 +1,13 @@
-//! What a lane's clients wait for of the device, without a thread for each.
+//! What an event loop's clients wait for of the device, without a thread for each.
 //!
-//! A request that does not find in memory what it reads is tried again when the kernel has read it. Where the kernel does not offer that,
-//! or it is not to be used, or what was missed is long or too much at a time (see [`AwaitedReads`]), a thread waits instead.
+//! A request that does not find in memory what it reads is tried again when the kernel has read it.
+//! Where the kernel does not offer that, or it is not to be used, or what was missed is long or too
+//! much at a time (see [`AwaitedReads`]), a thread waits instead.
 //!
-//! Failure: when the ring fails it is given up for good, said in the log, and everybody who waits tries again.
+//! Failure: when the ring fails it is given up for good, said in the log, and everybody who waits
+//! tries again.
 //!
-//! Threads: of one lane.
+//! Threads: of one event loop.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -18,14 +20,14 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Notify, oneshot};
 
 /// Stands for the reads of one client: it is told when the last is over.
-type Token = Rc<Told>;
+type Token = Rc<ReadCompletion>;
 
-struct Told {
+struct ReadCompletion {
     arrived: RefCell<Vec<Arrived>>,
     over: RefCell<Option<oneshot::Sender<Vec<Arrived>>>>,
 }
 
-impl Drop for Told {
+impl Drop for ReadCompletion {
     fn drop(&mut self) {
         if let Some(over) = self.over.take() {
             // Who waits no more wants nothing.
@@ -49,14 +51,15 @@ pub(super) struct Device {
 pub(super) struct Reading(oneshot::Receiver<Vec<Arrived>>);
 
 impl Reading {
-    /// Waits until they are over, however they end. What they brought that is not in the kernel's memory is for the next try.
+    /// Waits until they are over, however they end. What they brought that is not in the kernel's
+    /// memory is for the next try.
     pub(super) async fn over(self) -> Vec<Arrived> {
         self.0.await.unwrap_or_default()
     }
 }
 
 impl Device {
-    /// For clients of this thread's lane.
+    /// For clients of this thread's event loop.
     pub(super) fn new() -> Self {
         match AwaitedReads::new() {
             Ok((reads, over)) => {
@@ -69,7 +72,8 @@ impl Device {
         }
     }
 
-    /// Calls `run`, which finds what has `arrived` for it, and notes what it misses in memory, if it could be read here.
+    /// Calls `run`, which finds what has `arrived` for it, and notes what it misses in memory, if
+    /// it could be read here.
     pub(super) fn noting_missed<T>(&self, arrived: &mut Vec<Arrived>, run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
         // Each note holds a descriptor.
         if self.reads.borrow().is_some() { with_arrived(arrived, || noting_missed(run)) } else { (run(), Vec::new()) }
@@ -82,8 +86,8 @@ impl Device {
         }
         let (sender, over) = oneshot::channel();
         let mut reads = self.reads.borrow_mut();
-        let told = Told { arrived: RefCell::default(), over: RefCell::new(Some(sender)) };
-        let added = reads.as_mut()?.add(missed, &Rc::new(told));
+        let completion = ReadCompletion { arrived: RefCell::default(), over: RefCell::new(Some(sender)) };
+        let added = reads.as_mut()?.add(missed, &Rc::new(completion));
         match added {
             Ok(true) => {
                 self.wants_submit.notify_one();
@@ -97,7 +101,8 @@ impl Device {
         }
     }
 
-    /// Begins reads, until there are none any more: those of all clients together that are carried out in one turn, of which the device is told once.
+    /// Begins reads, until there are none any more: those of all clients together that are carried
+    /// out in one turn, of which the device is told once.
     pub(super) async fn begin_reads(self: Rc<Self>) {
         loop {
             self.wants_submit.notified().await;
@@ -126,8 +131,8 @@ impl Device {
         // Longer than what there is to read: so it is known that nothing is left.
         let mut count = [0; 16];
         loop {
-            let told = over.read(&mut count).await;
-            let ended = told.and_then(|_| self.reads.borrow_mut().as_mut().map_or(Ok(()), end_some));
+            let completion = over.read(&mut count).await;
+            let ended = completion.and_then(|_| self.reads.borrow_mut().as_mut().map_or(Ok(()), end_some));
             if let Err(error) = ended {
                 return error;
             }
@@ -136,7 +141,7 @@ impl Device {
 }
 
 fn end_some(reads: &mut AwaitedReads<Token>) -> io::Result<()> {
-    reads.end_some(|told, arrived| told.arrived.borrow_mut().push(arrived))
+    reads.end_some(|completion, arrived| completion.arrived.borrow_mut().push(arrived))
 }
 
 fn give_up(reads: &mut Option<AwaitedReads<Token>>, error: &io::Error) {

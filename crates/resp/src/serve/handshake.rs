@@ -1,13 +1,14 @@
 //! The way in for clients that come by TLS.
 //!
-//! A handshake costs up to milliseconds of computing, and takes as many turns as the client likes. So it is made on a thread of its own, and
-//! no lane hears of a client before it is through. Then the connection moves to its lane.
+//! A handshake costs up to milliseconds of computing, and takes as many turns as the client likes.
+//! So it is made on a thread of its own, and no event loop hears of a client before it is through.
+//! Then the connection moves to its event loop.
 //!
-//! Failure: who speaks no TLS, shows no certificate that is asked for or does not come to an end in time is told so by an alert,
-//! where TLS has one, and closed, with one line in the log.
+//! Failure: who speaks no TLS, shows no certificate that is asked for or does not come to an end in
+//! time is told so by an alert, where TLS has one, and closed, with one line in the log.
 //!
-//! Bounds: [`ListenTls::handshake_within`](super::ListenTls) for each; they are clients of which there are at most
-//! [`Limits::clients`](crate::service::Limits). Threads: one.
+//! Bounds: [`ListenTls::handshake_within`](super::ListenTls) for each; they are clients of which
+//! there are at most [`Limits::clients`](crate::service::Limits). Threads: one.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -24,26 +25,26 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::accept::accept_tcp;
-use super::deal::{Dealer, Seat, Stream};
-use super::lasting::Lasting;
-use super::signal::Signal;
-use super::stream::Socket;
+use super::control::ControlReceiver;
+use super::liveness::BackgroundTasks;
+use super::rebalancing::{Balancer, ConnectionSlot};
+use super::stream::{DetachedStream, Socket};
 use super::tls::{Identity, LOOKS_UNASKED_EVERY, with_version};
-use crate::occasions::Occasion;
+use crate::client_events::ClientEvent;
 
 /// What is listened on for TLS, and how clients are let in.
-pub(super) struct Gate {
+pub(super) struct TlsListener {
     pub(super) listeners: Vec<TcpListener>,
     pub(super) identity: Identity,
     pub(super) handshake_within: Duration,
 }
 
-impl Gate {
+impl TlsListener {
     /// Takes connections until the server stops. Belongs to a runtime of one thread.
-    pub(super) async fn open(self, dealer: Arc<Dealer>, mut signal: Signal) {
+    pub(super) async fn open(self, balancer: Arc<Balancer>, mut control: ControlReceiver) {
         let identity = Rc::new(RefCell::new(self.identity));
-        let mut lasting = Lasting::default();
-        lasting.begin({
+        let mut background = BackgroundTasks::default();
+        background.begin({
             let identity = identity.clone();
             async move {
                 loop {
@@ -53,19 +54,19 @@ impl Gate {
             }
         });
         for listener in self.listeners {
-            let (dealer, identity, told) = (dealer.clone(), identity.clone(), signal.clone());
-            lasting.begin(accept_tcp(listener, signal.clone(), move |stream, address, local| {
-                // Who finds no seat is not told: that would take the handshake.
-                if let Some(seat) = dealer.seat(address.to_string(), local.to_string()) {
+            let (balancer, identity, for_clients) = (balancer.clone(), identity.clone(), control.clone());
+            background.begin(accept_tcp(listener, control.clone(), move |stream, address, local| {
+                // Who finds no connection slot is not told: that would take the handshake.
+                if let Some(slot) = balancer.slot(address.to_string(), local.to_string()) {
                     let acceptor = identity.borrow_mut().acceptor(Instant::now());
-                    let dealer = dealer.clone();
+                    let balancer = balancer.clone();
                     tokio::task::spawn_local(let_in(
                         stream,
-                        seat,
+                        slot,
                         acceptor,
                         self.handshake_within,
-                        dealer,
-                        told.clone(),
+                        balancer,
+                        for_clients.clone(),
                     ));
                 }
                 Ok(())
@@ -74,51 +75,51 @@ impl Gate {
         // All that is under way ends with this thread.
         tokio::select! {
             biased;
-            () = signal.stops() => {}
-            never = lasting.watch() => match never {},
+            () = control.stops() => {}
+            never = background.watch() => match never {},
         }
     }
 }
 
 async fn let_in(
     stream: TcpStream,
-    seat: Seat,
+    slot: ConnectionSlot,
     acceptor: TlsAcceptor,
     within: Duration,
-    dealer: Arc<Dealer>,
-    mut signal: Signal,
+    balancer: Arc<Balancer>,
+    mut control: ControlReceiver,
 ) {
-    let client = &seat.info.address;
-    seat.info.descriptor.store(stream.as_raw_fd(), Ordering::Relaxed);
-    let occasion = |occasion| dealer.note(occasion);
+    let client = &slot.info.address;
+    slot.info.descriptor.store(stream.as_raw_fd(), Ordering::Relaxed);
+    let event = |event| balancer.note(event);
     let shaken = tokio::select! {
         biased;
-        () = signal.stops() => return,
-        () = seat.info.until_killed() => return,
+        () = control.stops() => return,
+        () = slot.info.until_killed() => return,
         shaken = timeout(within, acceptor.accept(Socket::acknowledging(stream))) => shaken,
     };
     match shaken {
         Ok(Ok(mut stream)) => {
             stream.get_mut().0.has_shaken_hands();
-            dealer.deal(Stream::Tls(Box::new(stream)), seat);
+            balancer.assign(DetachedStream::Tls(Box::new(stream)), slot);
         }
         Ok(Err(error)) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
             // So do those that only look whether somebody listens.
             tracing::debug!(%client, "a client left before its TLS handshake was over");
         }
         Ok(Err(error)) if is_other_than_tls(&error) => {
-            if let Some(others) = occasion(Occasion::NoTls) {
+            if let Some(others) = event(ClientEvent::NoTls) {
                 tracing::info!(%client, others, "a client sent what is not TLS to an address for TLS; it is disconnected");
             }
         }
         Ok(Err(error)) => {
-            if let Some(others) = occasion(Occasion::TlsHandshakeFailed) {
+            if let Some(others) = event(ClientEvent::TlsHandshakeFailed) {
                 let error = with_version(&error).unwrap_or_else(|| error.to_string());
                 tracing::info!(%client, %error, others, "a TLS handshake failed; the client is disconnected");
             }
         }
         Err(_) => {
-            if let Some(others) = occasion(Occasion::TlsHandshakeTimeout) {
+            if let Some(others) = event(ClientEvent::TlsHandshakeTimeout) {
                 tracing::info!(
                     %client, within_s = within.as_secs_f64(), others,
                     "a client did not end its TLS handshake in time; it is disconnected"

@@ -1,8 +1,9 @@
 //! Listens, starts the threads that serve, and ends them.
 //!
-//! Threads: one for each lane, whether it serves at the moment or not; the first one takes connections as well, and finds out how many are to serve. Each has a bounded number of threads that may wait
-//! ([`Listen::waiting_threads`]); requests beyond that wait for one of them, and their clients with them. Where TLS is listened for,
-//! one more makes the handshakes.
+//! Threads: one for each event loop, whether it serves at the moment or not; the first one takes
+//! connections as well, and finds out how many are to serve. Each has a bounded number of threads
+//! that may wait ([`Listen::waiting_threads`]); requests beyond that wait for one of them, and
+//! their clients with them. Where TLS is listened for, one more makes the handshakes.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
@@ -22,16 +23,15 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::accept::accept_plain;
-use super::deal::{Dealer, IdleCores, Inbox};
-use super::handshake::Gate;
-use super::lane::Lane;
-use super::lasting::Lasting;
-use super::pulse::{BEAT, Pulse};
-use super::session::serve_lane;
-use super::signal::{Teller, signal};
+use super::control::{ControlSender, control};
+use super::event_loop::EventLoop;
+use super::handshake::TlsListener;
+use super::liveness::{BEAT, BackgroundTasks, Heartbeat};
+use super::rebalancing::{Balancer, IdleCores, Inbox};
+use super::session::serve_event_loop;
 use super::tls::{Identity, TlsError, TlsFiles};
-use crate::keyspace::Upkeep;
 use crate::service::Service;
+use ecotone_keyspace::Maintenance;
 
 /// Where and how to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,16 +43,17 @@ pub struct Listen {
     /// TLS besides.
     pub tls: Option<ListenTls>,
     /// Threads that serve clients.
-    pub lanes: Lanes,
-    /// Threads of each lane that may wait for the device.
-    pub waiting_threads: usize,
-    /// Whether the kernel is to read what requests miss in memory, where it offers that; else those threads do.
+    pub event_loops: EventLoops,
+    /// Threads of each event loop that may wait for the device.
+    pub blocking_threads: usize,
+    /// Whether the kernel is to read what requests miss in memory, where it offers that; else those
+    /// threads do.
     pub uses_io_uring: bool,
 }
 
 /// Threads that serve clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lanes {
+pub enum EventLoops {
     /// So many, always.
     All(usize),
     /// As many as pay, up to this.
@@ -64,9 +65,10 @@ pub enum Lanes {
 pub struct Machine {
     /// Is told that the threads are [`Duty::Foreground`].
     pub duties: Option<Arc<dyn DutyObserver>>,
-    /// For [`Lanes::UpTo`].
+    /// For [`EventLoops::UpTo`].
     pub idle_cores: Option<IdleCores>,
-    /// Is told, on the thread itself, that one which serves has panicked: its clients, and those who come, may be served by nobody.
+    /// Is told, on the thread itself, that one which serves has panicked: its clients, and those
+    /// who come, may be served by nobody.
     pub panicked: Option<Panicked>,
 }
 
@@ -79,8 +81,8 @@ impl Default for Listen {
             addresses: Vec::new(),
             socket: None,
             tls: None,
-            lanes: Lanes::All(1),
-            waiting_threads: 16,
+            event_loops: EventLoops::All(1),
+            blocking_threads: 16,
             uses_io_uring: true,
         }
     }
@@ -98,7 +100,8 @@ pub struct ListenTls {
 }
 
 impl ListenTls {
-    /// How long a handshake may take where nothing else is said: far more than one across the world with a slow device does.
+    /// How long a handshake may take where nothing else is said: far more than one across the world
+    /// with a slow device does.
     pub const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 }
 
@@ -124,14 +127,14 @@ pub enum ServeError {
 /// Serves until it is stopped.
 pub struct Server {
     service: Arc<Service>,
-    teller: Teller,
+    sender: ControlSender,
     threads: Vec<JoinHandle<()>>,
     listening: Listening,
     /// Which file the Unix socket is: another process may put its own in its place.
     socket_inode: Option<(u64, u64)>,
-    pulses: Arc<[Pulse]>,
-    dealer: Arc<Dealer>,
-    _upkeep: Upkeep,
+    heartbeats: Arc<[Heartbeat]>,
+    balancer: Arc<Balancer>,
+    _maintenance: Maintenance,
 }
 
 /// Where it listens.
@@ -185,81 +188,84 @@ impl Server {
         let unix = listen.socket.as_ref().map(bind_unix).transpose()?;
         let own = |listeners: &[TcpListener]| listeners.iter().filter_map(|own| own.local_addr().ok()).collect();
         let listening = Listening { addresses: own(&tcp), tls_addresses: own(&tls), socket: listen.socket.clone() };
-        let (teller, signal) = signal();
-        let (max_lanes, first_lanes) = match listen.lanes {
-            Lanes::All(lanes) => (lanes.max(1), lanes.max(1)),
-            Lanes::UpTo(lanes) => (lanes.max(1), 1),
+        let (sender, control) = control();
+        let (max_loops, first_loops) = match listen.event_loops {
+            EventLoops::All(event_loops) => (event_loops.max(1), event_loops.max(1)),
+            EventLoops::UpTo(event_loops) => (event_loops.max(1), 1),
         };
-        let (mut inboxes, mut lanes, mut runtimes) = (Vec::new(), Vec::new(), Vec::new());
-        for number in 0..max_lanes {
+        let (mut inboxes, mut event_loops, mut runtimes) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..max_loops {
             let (arrivals, inbox) = mpsc::unbounded_channel();
             let clients = Arc::new(AtomicUsize::new(0));
             inboxes.push(Inbox { arrivals, clients: clients.clone() });
             let mut runtime = Builder::new_current_thread();
-            runtime.max_blocking_threads(listen.waiting_threads.max(1)).thread_name(format!("ecotone-wait-{number}"));
+            runtime.max_blocking_threads(listen.blocking_threads.max(1)).thread_name(format!("ecotone-wait-{number}"));
             let runtime = of_duty(runtime, duties.as_ref())?;
             runtimes.push(runtime.metrics());
-            lanes.push((runtime, inbox, clients));
+            event_loops.push((runtime, inbox, clients));
         }
         service.statistics.loops.watch(runtimes.clone());
         *service.listeners.lock() = listening.lines();
-        let dealer = Arc::new(Dealer::new(service.clone(), inboxes, first_lanes));
-        let upkeep = Upkeep::of(service.keyspace.clone(), Ending(panicked.clone())).map_err(ServeError::Thread)?;
-        let pulses: Arc<[Pulse]> = lanes.iter().map(|_| Pulse::default()).collect();
+        let balancer = Arc::new(Balancer::new(service.clone(), inboxes, first_loops));
+        let maintenance =
+            Maintenance::of(service.keyspace.clone(), Ending(panicked.clone())).map_err(ServeError::Thread)?;
+        let heartbeats: Arc<[Heartbeat]> = event_loops.iter().map(|_| Heartbeat::default()).collect();
         let mut server = Self {
             service: service.clone(),
-            teller,
+            sender,
             threads: Vec::new(),
             socket_inode: listening.socket.as_deref().and_then(inode_of),
             listening,
-            pulses: pulses.clone(),
-            dealer: dealer.clone(),
-            _upkeep: upkeep,
+            heartbeats: heartbeats.clone(),
+            balancer: balancer.clone(),
+            _maintenance: maintenance,
         };
-        let mut first = Some((tcp, unix, server.teller.clone()));
-        let mut width = match listen.lanes {
-            Lanes::UpTo(2..) => Some(dealer.clone().keep_width(runtimes, idle_cores)),
+        let mut first = Some((tcp, unix, server.sender.clone()));
+        let mut scaling = match listen.event_loops {
+            EventLoops::UpTo(2..) => Some(balancer.clone().scale(runtimes, idle_cores)),
             _ => None,
         };
-        for (number, (runtime, inbox, clients)) in lanes.into_iter().enumerate() {
-            let (service, signal, dealer) = (service.clone(), signal.clone(), dealer.clone());
-            let (uses_io_uring, waiting_threads) = (listen.uses_io_uring, listen.waiting_threads.max(1));
-            let (first, width, pulses) = (first.take(), width.take(), pulses.clone());
+        for (number, (runtime, inbox, clients)) in event_loops.into_iter().enumerate() {
+            let (service, control, balancer) = (service.clone(), control.clone(), balancer.clone());
+            let (uses_io_uring, blocking_threads) = (listen.uses_io_uring, listen.blocking_threads.max(1));
+            let (first, scaling, heartbeats) = (first.take(), scaling.take(), heartbeats.clone());
             let thread =
-                spawn(format!("ecotone-lane-{number}"), runtime, duties.clone(), panicked.clone(), async move || {
-                    let mut lasting = Lasting::default();
-                    if let Some((tcp, unix, teller)) = first {
-                        accept_plain(&mut lasting, &dealer, tcp, unix, &signal);
-                        lasting.begin(teller.pass_on_limits(service.clone(), signal.clone()));
+                spawn(format!("ecotone-loop-{number}"), runtime, duties.clone(), panicked.clone(), async move || {
+                    let mut background = BackgroundTasks::default();
+                    if let Some((tcp, unix, sender)) = first {
+                        accept_plain(&mut background, &balancer, tcp, unix, &control);
+                        background.begin(sender.pass_on_limits(service.clone(), control.clone()));
                     }
-                    if let Some(width) = width {
-                        lasting.begin(width);
+                    if let Some(scaling) = scaling {
+                        background.begin(scaling);
                     }
-                    lasting.begin(async move {
+                    background.begin(async move {
                         loop {
-                            pulses[number].beat(Instant::now());
+                            heartbeats[number].beat(Instant::now());
                             tokio::time::sleep(BEAT).await;
                         }
                     });
-                    let lane = Lane::new(service, dealer, clients, uses_io_uring, waiting_threads);
-                    serve_lane(lane, lasting, inbox, signal).await;
+                    let event_loop = EventLoop::new(service, balancer, clients, uses_io_uring, blocking_threads);
+                    serve_event_loop(event_loop, background, inbox, control).await;
                 });
             server.threads.push(thread?);
         }
         if let Some((identity, handshake_within)) = identity {
-            let gate = Gate { listeners: tls, identity, handshake_within };
+            let tls_listener = TlsListener { listeners: tls, identity, handshake_within };
             let runtime = of_duty(Builder::new_current_thread(), duties.as_ref())?;
-            let thread =
-                spawn("ecotone-tls".into(), runtime, duties, panicked, async move || gate.open(dealer, signal).await);
+            let thread = spawn("ecotone-tls".into(), runtime, duties, panicked, async move || {
+                tls_listener.open(balancer, control).await
+            });
             server.threads.push(thread?);
         }
         Ok(server)
     }
 
-    /// Lets the first `lanes` serve from now on, whether it pays or not: for tests, with [`Lanes::All`].
+    /// Lets the first `event_loops` serve from now on, whether it pays or not: for tests, with
+    /// [`EventLoops::All`].
     #[doc(hidden)]
-    pub fn use_lanes(&self, lanes: usize) {
-        self.dealer.use_lanes(lanes);
+    pub fn use_event_loops(&self, event_loops: usize) {
+        self.balancer.use_event_loops(event_loops);
     }
 
     /// Where it listens.
@@ -267,9 +273,9 @@ impl Server {
         &self.listening
     }
 
-    /// The signs of life of the lanes, about one a second each.
-    pub fn pulses(&self) -> &Arc<[Pulse]> {
-        &self.pulses
+    /// The signs of life of the event loops, about one a second each.
+    pub fn heartbeats(&self) -> &Arc<[Heartbeat]> {
+        &self.heartbeats
     }
 
     /// Takes no more connections and requests, sends what is owed, and closes all connections.
@@ -279,7 +285,7 @@ impl Server {
 
     fn end(&mut self) {
         self.service.stops.store(true, Ordering::Relaxed);
-        self.teller.stop();
+        self.sender.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread that serves clients panicked");
@@ -377,7 +383,8 @@ fn spawn<W: Future<Output = ()>>(
             duties.begin(Duty::Foreground);
         }
         LocalSet::new().block_on(&runtime, async move { work().await });
-        // Clients had their time. What still waits for the store may wait for as long as the store has no room.
+        // Clients had their time. What still waits for the store may wait for as long as the store
+        // has no room.
         runtime.shutdown_background();
         if let Some(duties) = &duties {
             duties.end();

@@ -1,17 +1,20 @@
 //! What all clients together keep in memory.
 //!
-//! Each connection says after each round what it keeps: bytes that came and were not carried out, replies that were not sent, what
-//! it queued and watches. Where that is more than the clients may keep together, who is small goes on, and who wants more is refused.
+//! Each connection says after each round what it keeps: bytes that came and were not carried out,
+//! replies that were not sent, what it queued and watches. Where that is more than the clients may
+//! keep together, who is small goes on, and who wants more is refused.
 //!
-//! Bounds: [`Limits::memory_bytes`](crate::service::Limits::memory_bytes), and beyond it [`SMALL_BYTES`](crate::service::SMALL_BYTES) for
-//! each client until all have a quarter more than they may, then and for who has given no password [`MIN_BYTES`] each.
+//! Bounds: [`Limits::memory_bytes`](crate::service::Limits::memory_bytes), and beyond it
+//! [`SMALL_BYTES`](crate::service::SMALL_BYTES) for each client until all have a quarter more than
+//! they may, then and for who has given no password [`MIN_BYTES`] each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::service::{SMALL_BYTES, Service};
 
-/// What is left to each client in any case: the password can be told in less, and so can that there is no memory.
+/// What is left to each client in any case: the password can be told in less, and so can that there
+/// is no memory.
 const MIN_BYTES: usize = 4 * 1024;
 
 /// What one connection keeps, as all know it.

@@ -1,10 +1,13 @@
-//! Serves clients: takes what one sends, lets its lane carry it out, and sends what is replied.
+//! Serves clients: takes what one sends, lets its event loop carry it out, and sends what is
+//! replied.
 //!
-//! A client goes when it wants to, when it is killed, when the server stops, or when it takes longer than its limits allow:
-//! [`Limits::idle`](crate::service::Limits) without a request, [`Limits::send`](crate::service::Limits) without taking any byte of what it
-//! is owed. For those there is a line in the log. Limits hold as they are now, also for who came and waits under others.
+//! A client goes when it wants to, when it is killed, when the server stops, or when it takes
+//! longer than its limits allow: [`Limits::idle`](crate::service::Limits) without a request,
+//! [`Limits::send`](crate::service::Limits) without taking any byte of what it is owed. For those
+//! there is a line in the log. Limits hold as they are now, also for who came and waits under
+//! others.
 //!
-//! Threads: everything here belongs to a lane's.
+//! Threads: everything here belongs to an event loop's.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -20,14 +23,14 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::connection::{Connection, Ended};
-use super::deal::{Arrival, Seat, Stream};
-use super::lane::Lane;
-use super::lasting::Lasting;
-use super::signal::Signal;
-use super::stream::{ClientStream, Socket};
+use super::control::ControlReceiver;
+use super::event_loop::EventLoop;
+use super::liveness::BackgroundTasks;
+use super::rebalancing::{Arrival, ConnectionSlot};
+use super::stream::{ClientStream, DetachedStream, Socket};
 use crate::client::{Client, ClientInfo, Then};
+use crate::client_events::ClientEvent;
 use crate::compactions::Following;
-use crate::occasions::Occasion;
 
 /// How long clients may take to get their last replies when the server stops.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -47,32 +50,33 @@ const STOPS: &str = "ERR the server stops before this is done; ask again once it
 /// What a TLS handshake begins with, and no request.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Serves the clients that are dealt to `lane` until the server stops. Its thread has begun what is `lasting`.
-pub(super) async fn serve_lane(
-    lane: Rc<Lane>,
-    mut lasting: Lasting,
+/// Serves the clients that are assigned to `event_loop` until the server stops. Its thread has
+/// begun the tasks in `background`.
+pub(super) async fn serve_event_loop(
+    event_loop: Rc<EventLoop>,
+    mut background: BackgroundTasks,
     mut inbox: mpsc::UnboundedReceiver<Arrival>,
-    mut signal: Signal,
+    mut control: ControlReceiver,
 ) {
-    lasting.begin(lane.clone().commit_groups());
-    lasting.begin(lane.clone().sync_groups());
-    lasting.begin(lane.begin_reads());
-    lasting.begin(lane.end_reads());
+    background.begin(event_loop.clone().commit_groups());
+    background.begin(event_loop.clone().sync_groups());
+    background.begin(event_loop.begin_reads());
+    background.begin(event_loop.end_reads());
     let mut clients = JoinSet::new();
     loop {
         let arrival = tokio::select! {
             biased;
-            () = signal.stops() => break,
+            () = control.stops() => break,
             Some(ended) = clients.join_next() => {
                 tell_of_panic(&ended);
                 continue;
             }
-            never = lasting.watch() => match never {},
+            never = background.watch() => match never {},
             arrival = inbox.recv() => arrival,
         };
         let Some(arrival) = arrival else { break };
-        let (lane, signal) = (lane.clone(), signal.clone());
-        clients.spawn_local(async move { serve_arrival(&lane, arrival, signal).await });
+        let (event_loop, control) = (event_loop.clone(), control.clone());
+        clients.spawn_local(async move { serve_arrival(&event_loop, arrival, control).await });
     }
     // Who is still in there has asked for nothing, or was answered, and must not be waited for.
     drop(inbox);
@@ -84,11 +88,11 @@ pub(super) async fn serve_lane(
     let all_gone = tokio::select! {
         biased;
         gone = timeout(STOP_WITHIN, all_gone) => gone,
-        never = lasting.watch() => match never {},
+        never = background.watch() => match never {},
     };
     if all_gone.is_err() {
         tracing::warn!(
-            clients = lane.clients.load(Ordering::Relaxed),
+            clients = event_loop.clients.load(Ordering::Relaxed),
             "clients did not take their last replies in time"
         );
     }
@@ -100,44 +104,44 @@ fn tell_of_panic(ended: &Result<(), JoinError>) {
     }
 }
 
-async fn serve_arrival(lane: &Rc<Lane>, arrival: Arrival, signal: Signal) {
-    let Arrival { stream, mut seat, mut connection } = arrival;
+async fn serve_arrival(event_loop: &Rc<EventLoop>, arrival: Arrival, control: ControlReceiver) {
+    let Arrival { stream, mut slot, mut connection } = arrival;
     let left = match stream {
-        Stream::Tcp(stream) => match TcpStream::from_std(stream) {
-            Ok(stream) => serve(lane, Socket::of(stream), &mut seat, &mut connection, signal).await,
+        DetachedStream::Tcp(stream) => match TcpStream::from_std(stream) {
+            Ok(stream) => serve(event_loop, Socket::of(stream), &mut slot, &mut connection, control).await,
             Err(error) => Err(error),
         },
-        Stream::Unix(stream) => match UnixStream::from_std(stream) {
-            Ok(stream) => serve(lane, Socket::of(stream), &mut seat, &mut connection, signal).await,
+        DetachedStream::Unix(stream) => match UnixStream::from_std(stream) {
+            Ok(stream) => serve(event_loop, Socket::of(stream), &mut slot, &mut connection, control).await,
             Err(error) => Err(error),
         },
-        Stream::Tls(mut stream) => match stream.get_mut().0.move_here() {
-            Ok(()) => serve(lane, stream, &mut seat, &mut connection, signal).await,
+        DetachedStream::Tls(mut stream) => match stream.get_mut().0.move_here() {
+            Ok(()) => serve(event_loop, stream, &mut slot, &mut connection, control).await,
             Err(error) => Err(error),
         },
     };
     if let Ok(Some((to, stream))) = left {
-        return lane.dealer.send(to, Arrival { stream, seat, connection });
+        return event_loop.balancer.send(to, Arrival { stream, slot, connection });
     }
     if let Some(mut connection) = connection {
-        connection.client.unwatch(&lane.service.keyspace);
+        connection.client.unwatch(&event_loop.service.keyspace);
     }
     if let Err(error) = left {
-        tracing::warn!(client = %seat.info.address, %error, "a connection could not be served");
+        tracing::warn!(client = %slot.info.address, %error, "a connection could not be served");
     }
 }
 
-/// Serves one client until it goes, is made to, or is to go to another lane: which, and by what it is reached then. It comes from one if there is
-/// a `connection`; one is there afterwards.
+/// Serves one client until it goes, is made to, or is to go to another event loop: which, and by
+/// what it is reached then. It comes from one if there is a `connection`; one is there afterwards.
 async fn serve<S: ClientStream>(
-    lane: &Rc<Lane>,
+    event_loop: &Rc<EventLoop>,
     mut stream: S,
-    seat: &mut Seat,
+    slot: &mut ConnectionSlot,
     kept: &mut Option<Box<Connection>>,
-    mut signal: Signal,
-) -> io::Result<Option<(usize, Stream)>> {
-    let service = &lane.service;
-    let info = &seat.info.clone();
+    mut control: ControlReceiver,
+) -> io::Result<Option<(usize, DetachedStream)>> {
+    let service = &event_loop.service;
+    let info = &slot.info.clone();
     info.descriptor.store(stream.descriptor(), Ordering::Relaxed);
     let mut has_spoken = kept.is_some();
     let mut connection = kept.take().unwrap_or_else(|| {
@@ -145,28 +149,28 @@ async fn serve<S: ClientStream>(
         let client = Client::new(info.clone(), limits.password.is_none());
         Box::new(Connection::new(client, limits))
     });
-    // They may have changed on its way, and the signal of this lane has seen that.
+    // They may have changed on its way, and the signal of this event loop has seen that.
     connection.take_limits(service);
     let statistics = &service.statistics;
     // Kept from one wait to the next: to queue up for both anew is dear beside a short request.
-    let mut interrupted = pin!(interruption(info, signal.clone()));
+    let mut interrupted = pin!(interruption(info, control.clone()));
     // Time it has been idle already, under limits that have changed since.
     let mut idled = Duration::ZERO;
     // Set when it does not take what it is owed.
     let mut is_lost = false;
     while !info.is_killed.load(Ordering::Acquire) {
-        if signal.has_changed() {
+        if control.has_changed() {
             // Before what is received: who always sends would never be stopped.
-            if signal.see() {
+            if control.see() {
                 break;
             }
             connection.take_limits(service);
-            interrupted.set(interruption(info, signal.clone()));
+            interrupted.set(interruption(info, control.clone()));
         }
         let idle = connection.limits().idle;
         let received = tokio::select! {
             biased;
-            received = receive(lane, &mut stream, &mut connection, idle.map(|idle| idle.saturating_sub(idled))) => received,
+            received = receive(event_loop, &mut stream, &mut connection, idle.map(|idle| idle.saturating_sub(idled))) => received,
             () = &mut interrupted => {
                 // What it is stands above.
                 idled = info.idle();
@@ -178,7 +182,7 @@ async fn serve<S: ClientStream>(
             Received::Bytes(bytes) => bytes,
             Received::End => break,
             Received::Nothing => {
-                if let Some(others) = lane.service.occasions.note(Occasion::IdleTimeout) {
+                if let Some(others) = event_loop.service.client_events.note(ClientEvent::IdleTimeout) {
                     tracing::info!(
                         client = %info.address, limit = "idle_timeout_s", limit_s = idle.unwrap_or_default().as_secs_f64(), others,
                         "a client sent nothing for so long; it is disconnected"
@@ -193,7 +197,7 @@ async fn serve<S: ClientStream>(
         statistics.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
         let mut closes = false;
         if !std::mem::replace(&mut has_spoken, true) && connection.next_byte() == Some(TLS_HANDSHAKE) {
-            if let Some(others) = lane.service.occasions.note(Occasion::UnexpectedTls) {
+            if let Some(others) = event_loop.service.client_events.note(ClientEvent::UnexpectedTls) {
                 tracing::info!(client = %info.address, others, "a client speaks TLS at an address without; it is disconnected");
             }
             connection.refuse(service, b"ERR Protocol error: TLS is not spoken at this address");
@@ -202,17 +206,18 @@ async fn serve<S: ClientStream>(
         loop {
             let mut ended = Ended::Closes;
             if !closes {
-                (connection, ended) = watched(lane.round(connection, began), &stream, info).await;
+                (connection, ended) = watched(event_loop.round(connection, began), &stream, info).await;
                 statistics.responses.record(began.elapsed());
             }
             closes |= ended == Ended::Closes || info.is_killed.load(Ordering::Acquire);
-            // Of what came before, all is carried out that has come whole, unless the round is full.
+            // Of what came before, all is carried out that has come whole, unless the round is
+            // full.
             let waited_bytes = connection.waiting_bytes();
             let then = std::mem::take(&mut connection.client.then);
             if matches!(then, Then::Rest(_) | Then::Follow) {
                 // A rest may be long.
                 let before = connection.take_before_rest();
-                is_lost = send(lane, &mut stream, before, &mut connection).await.is_err();
+                is_lost = send(event_loop, &mut stream, before, &mut connection).await.is_err();
                 let mut follows = connection.client.follows.take();
                 if !is_lost {
                     tokio::select! {
@@ -221,9 +226,9 @@ async fn serve<S: ClientStream>(
                                 connection.fail_after_rest(service, &why);
                             }
                         }
-                        () = until_gone(lane, &mut stream, &mut connection) => is_lost = true,
+                        () = until_gone(event_loop, &mut stream, &mut connection) => is_lost = true,
                         () = info.until_killed() => is_lost = true,
-                        () = signal.stops() => {
+                        () = control.stops() => {
                             closes = true;
                             if then == Then::Follow {
                                 connection.fail_after_rest(service, STOPS);
@@ -234,11 +239,11 @@ async fn serve<S: ClientStream>(
             }
             if !is_lost && !connection.reply.is_empty() {
                 let replies = connection.take_replies();
-                is_lost = send(lane, &mut stream, replies, &mut connection).await.is_err();
+                is_lost = send(event_loop, &mut stream, replies, &mut connection).await.is_err();
             }
             closes |= is_lost;
             let goes_on = ended == Ended::Full || connection.waiting_bytes() > waited_bytes;
-            if closes || !goes_on || signal.has_stopped() {
+            if closes || !goes_on || control.has_stopped() {
                 break;
             }
             // Behind all others who have sent something.
@@ -250,8 +255,8 @@ async fn serve<S: ClientStream>(
             break;
         }
         // Where the server stops it is told here.
-        if !signal.has_changed()
-            && let Some(to) = lane.dealer.is_dealt_to(seat)
+        if !control.has_changed()
+            && let Some(to) = event_loop.balancer.rebalanced_to(slot)
         {
             *kept = Some(connection);
             return Ok(Some((to, stream.leave()?)));
@@ -276,23 +281,23 @@ async fn rested(then: Then, follows: Option<&mut Following>) -> Result<(), Strin
 }
 
 /// Waits until the client is killed, or anything is told that `signal` has not seen.
-async fn interruption(info: &ClientInfo, mut signal: Signal) {
+async fn interruption(info: &ClientInfo, mut control: ControlReceiver) {
     tokio::select! {
         () = info.until_killed() => {}
-        () = signal.changed() => {}
+        () = control.changed() => {}
     }
 }
 
 /// Receives what comes, as far as it may, until the client goes.
-async fn until_gone<S: ClientStream>(lane: &Lane, stream: &mut S, connection: &mut Connection) {
+async fn until_gone<S: ClientStream>(event_loop: &EventLoop, stream: &mut S, connection: &mut Connection) {
     loop {
         let is_here = std::future::poll_fn(|context| {
-            if !connection.may_receive_more(&lane.service) {
+            if !connection.may_receive_more(&event_loop.service) {
                 return Poll::Ready(true);
             }
-            if poll_receive_more(lane, stream, connection, context) { Poll::Pending } else { Poll::Ready(false) }
+            if poll_receive_more(event_loop, stream, connection, context) { Poll::Pending } else { Poll::Ready(false) }
         });
-        if !is_here.await || stream.is_lost().is_some() {
+        if !is_here.await || stream.cancel_reason().is_some() {
             return;
         }
         // Its end stands behind what may not be read, and of such an end nobody tells.
@@ -303,16 +308,18 @@ async fn until_gone<S: ClientStream>(lane: &Lane, stream: &mut S, connection: &m
 /// How often it is looked whether a client is still there that may send no more.
 const LOOK_FOR_END_EVERY: Duration = Duration::from_secs(1);
 
-/// The same of one whose requests are carried out elsewhere: the first look comes as late, so nearly all are carried out without any.
+/// The same of one whose requests are carried out elsewhere: the first look comes as late, so
+/// nearly all are carried out without any.
 const LOOK_FOR_WAITING_EVERY: Duration = Duration::from_millis(100);
 
-/// The outcome of a `round`. Where it goes on elsewhere, who carries it out is told when its client no longer waits.
+/// The outcome of a `round`. Where it goes on elsewhere, who carries it out is told when its client
+/// no longer waits.
 async fn watched<T, S: ClientStream>(round: impl Future<Output = T>, stream: &S, info: &ClientInfo) -> T {
     let mut round = pin!(round);
-    info.is_handed_on.store(false, Ordering::Relaxed);
+    info.is_blocking.store(false, Ordering::Relaxed);
     let until_handed_on = std::future::poll_fn(|context| match round.as_mut().poll(context) {
         Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-        Poll::Pending if info.is_handed_on.load(Ordering::Relaxed) => Poll::Ready(None),
+        Poll::Pending if info.is_blocking.load(Ordering::Relaxed) => Poll::Ready(None),
         Poll::Pending => Poll::Pending,
     });
     if let Some(outcome) = until_handed_on.await {
@@ -324,8 +331,8 @@ async fn watched<T, S: ClientStream>(round: impl Future<Output = T>, stream: &S,
             outcome = &mut round => return outcome,
             () = sleep(LOOK_FOR_WAITING_EVERY) => {}
         }
-        if let Some(lost) = stream.is_lost() {
-            info.interest.lose(lost);
+        if let Some(lost) = stream.cancel_reason() {
+            info.cancellation.cancel(lost);
         }
     }
 }
@@ -342,13 +349,13 @@ enum Received {
 
 /// Receives more bytes of a client, within `idle`.
 async fn receive<S: ClientStream>(
-    lane: &Lane,
+    event_loop: &EventLoop,
     stream: &mut S,
     connection: &mut Connection,
     idle: Option<Duration>,
 ) -> Received {
     let reading = std::future::poll_fn(|context| {
-        let mut scratch = lane.scratch.borrow_mut();
+        let mut scratch = event_loop.scratch.borrow_mut();
         let mut into = ReadBuf::new(&mut scratch);
         match ready!(Pin::new(&mut *stream).poll_read(context, &mut into)) {
             Ok(()) if !into.filled().is_empty() => {
@@ -366,31 +373,32 @@ async fn receive<S: ClientStream>(
 }
 
 /// A client was killed, has gone, or took nothing for too long.
-struct Lost;
+struct SendFailed;
 
-/// Sends all of `replies`. The time that a client may take counts anew whenever it has taken something. What it sends meanwhile is received, as far as
-/// it may: who sends all that it wants before it reads is not to wait for ever.
+/// Sends all of `replies`. The time that a client may take counts anew whenever it has taken
+/// something. What it sends meanwhile is received, as far as it may: who sends all that it wants
+/// before it reads is not to wait for ever.
 async fn send<S: ClientStream>(
-    lane: &Lane,
+    event_loop: &EventLoop,
     stream: &mut S,
     replies: Vec<u8>,
     connection: &mut Connection,
-) -> Result<(), Lost> {
+) -> Result<(), SendFailed> {
     let info = connection.client.info.clone();
-    send_bytes(lane, stream, &replies, &info, connection).await?;
-    lane.service.statistics.writes.fetch_add(1, Ordering::Relaxed);
-    lane.service.statistics.bytes_out.fetch_add(replies.len() as u64, Ordering::Relaxed);
-    connection.sent(&lane.service, replies);
+    send_bytes(event_loop, stream, &replies, &info, connection).await?;
+    event_loop.service.statistics.writes.fetch_add(1, Ordering::Relaxed);
+    event_loop.service.statistics.bytes_out.fetch_add(replies.len() as u64, Ordering::Relaxed);
+    connection.sent(&event_loop.service, replies);
     Ok(())
 }
 
 async fn send_bytes<S: ClientStream>(
-    lane: &Lane,
+    event_loop: &EventLoop,
     stream: &mut S,
     bytes: &[u8],
     info: &ClientInfo,
     connection: &mut Connection,
-) -> Result<(), Lost> {
+) -> Result<(), SendFailed> {
     let mut limit = connection.limits().send;
     let mut written = 0;
     // Most clients take everything at once: nothing else is made ready before that was tried.
@@ -407,12 +415,12 @@ async fn send_bytes<S: ClientStream>(
             biased;
             sent = std::future::poll_fn(|context| {
                 let sent = poll_send(stream, bytes, &mut written, context);
-                if sent.is_pending() && receives && connection.may_receive_more(&lane.service) {
-                    receives = poll_receive_more(lane, stream, connection, context);
+                if sent.is_pending() && receives && connection.may_receive_more(&event_loop.service) {
+                    receives = poll_receive_more(event_loop, stream, connection, context);
                 }
                 sent
             }) => return sent,
-            () = info.until_killed() => return Err(Lost),
+            () = info.until_killed() => return Err(SendFailed),
             () = sleep(look_after) => {}
         }
         if stream.progress().taken_bytes > taken_before {
@@ -420,37 +428,38 @@ async fn send_bytes<S: ClientStream>(
         } else {
             took_nothing_for += look_after;
         }
-        limit = lane.service.limits.read().send;
+        limit = event_loop.service.limits.read().send;
         if took_nothing_for >= limit {
-            if let Some(others) = lane.service.occasions.note(Occasion::SendTimeout) {
+            if let Some(others) = event_loop.service.client_events.note(ClientEvent::SendTimeout) {
                 tracing::info!(
                     client = %info.address, limit = "send_timeout_s", limit_s = limit.as_secs_f64(), owed_bytes = bytes.len() - written, others,
                     "a client took nothing of its replies for so long; it is disconnected"
                 );
             }
-            return Err(Lost);
+            return Err(SendFailed);
         }
         stream.progress().look_closely();
     }
 }
 
-/// Receives once more, and wakes the task if something came: more may. False at the end, which is met again by who receives next.
+/// Receives once more, and wakes the task if something came: more may. False at the end, which is
+/// met again by who receives next.
 fn poll_receive_more<S: ClientStream>(
-    lane: &Lane,
+    event_loop: &EventLoop,
     stream: &mut S,
     connection: &mut Connection,
     context: &mut Context<'_>,
 ) -> bool {
-    let mut scratch = lane.scratch.borrow_mut();
+    let mut scratch = event_loop.scratch.borrow_mut();
     let mut into = ReadBuf::new(&mut scratch);
     match Pin::new(stream).poll_read(context, &mut into) {
         Poll::Pending => true,
         Poll::Ready(Ok(())) if !into.filled().is_empty() => {
             let bytes = into.filled();
-            connection.receive_more(&lane.service, bytes);
+            connection.receive_more(&event_loop.service, bytes);
             connection.client.info.is_active(Instant::now());
-            lane.service.statistics.reads.fetch_add(1, Ordering::Relaxed);
-            lane.service.statistics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            event_loop.service.statistics.reads.fetch_add(1, Ordering::Relaxed);
+            event_loop.service.statistics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             context.waker().wake_by_ref();
             true
         }
@@ -464,13 +473,13 @@ fn poll_send<S: ClientStream>(
     bytes: &[u8],
     written: &mut usize,
     context: &mut Context<'_>,
-) -> Poll<Result<(), Lost>> {
+) -> Poll<Result<(), SendFailed>> {
     while *written < bytes.len() {
         match ready!(Pin::new(&mut *stream).poll_write(context, &bytes[*written..])) {
-            Ok(0) | Err(_) => return Poll::Ready(Err(Lost)),
+            Ok(0) | Err(_) => return Poll::Ready(Err(SendFailed)),
             Ok(more) => *written += more,
         }
     }
     // TLS keeps back what the socket did not take.
-    Pin::new(stream).poll_flush(context).map_err(|_| Lost)
+    Pin::new(stream).poll_flush(context).map_err(|_| SendFailed)
 }

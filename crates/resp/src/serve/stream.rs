@@ -1,10 +1,12 @@
-//! What a lane reads from and writes to: sockets, plain or with TLS over them.
+//! What an event loop reads from and writes to: sockets, plain or with TLS over them.
 //!
-//! A lane's code is compiled for each kind of [`ClientStream`], so plain sockets pay nothing for TLS.
+//! An event loop's code is compiled for each kind of [`ClientStream`], so plain sockets pay nothing
+//! for TLS.
 //!
-//! A socket counts what the kernel has taken of it, for whoever must know whether a client still reads. The kernel says that there is
-//! room again only when a third of its buffer is (a quarter is full, for Unix sockets); of a slow client that is many
-//! seconds late. [`Progress::look_closely`] makes the next write try whether there is any.
+//! A socket counts what the kernel has taken of it, for whoever must know whether a client still
+//! reads. The kernel says that there is room again only when a third of its buffer is (a quarter is
+//! full, for Unix sockets); of a slow client that is many seconds late. [`Progress::look_closely`]
+//! makes the next write try whether there is any.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -18,26 +20,34 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use super::deal::Stream;
-use crate::keyspace::Lost;
+use ecotone_keyspace::CancelReason;
+
+/// A connection on its way to an event loop.
+pub(super) enum DetachedStream {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+    /// Still bound to the runtime of the thread that it comes from.
+    Tls(Box<TlsSocket>),
+}
 
 /// A connection to a client.
 pub(super) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// How much of what was written went on to the client.
     fn progress(&mut self) -> &mut Progress;
 
-    /// Whether the client has gone, or sends no more, also where what it sent before has not been read.
-    fn is_lost(&self) -> Option<Lost>;
+    /// Whether the client has gone, or sends no more, also where what it sent before has not been
+    /// read.
+    fn cancel_reason(&self) -> Option<CancelReason>;
 
     /// The descriptor of its socket.
     fn descriptor(&self) -> RawFd;
 
-    /// Makes it ready to go to another lane.
+    /// Makes it ready to go to another event loop.
     ///
     /// # Errors
     ///
     /// The system's; it is closed then.
-    fn leave(self) -> io::Result<Stream>;
+    fn leave(self) -> io::Result<DetachedStream>;
 }
 
 /// How much of what was written went on to the client.
@@ -74,7 +84,7 @@ impl<S: AsFd> Socket<S> {
 
     fn count(&mut self, mut written: Poll<io::Result<usize>>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if written.is_pending() && std::mem::take(&mut self.progress.looks_closely) {
-            written = self.write_at_once(bytes);
+            written = self.write_non_blocking(bytes);
         }
         if let Poll::Ready(Ok(bytes)) = &written {
             self.progress.taken_bytes += *bytes as u64;
@@ -82,8 +92,9 @@ impl<S: AsFd> Socket<S> {
         written
     }
 
-    /// Asks the kernel itself, past the runtime that still waits to be told of room. Who calls is woken by the runtime all the same.
-    fn write_at_once(&self, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    /// Asks the kernel itself, past the runtime that still waits to be told of room. Who calls is
+    /// woken by the runtime all the same.
+    fn write_non_blocking(&self, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let same = self.stream.as_fd().try_clone_to_owned()?;
         match File::from(same).write(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
@@ -93,9 +104,11 @@ impl<S: AsFd> Socket<S> {
 }
 
 impl Socket<TcpStream> {
-    /// One over which a handshake begins. The kernel would wait 40 ms for an answer that takes its acknowledgement along, and the last that a
-    /// client says in a handshake has none where it shows a certificate and so is given no ticket. A client without `TCP_NODELAY` sends its
-    /// first command only once that is acknowledged, and of a longer chain of certificates each piece only after the one before.
+    /// One over which a handshake begins. The kernel would wait 40 ms for an answer that takes its
+    /// acknowledgement along, and the last that a client says in a handshake has none where it
+    /// shows a certificate and so is given no ticket. A client without `TCP_NODELAY` sends its
+    /// first command only once that is acknowledged, and of a longer chain of certificates each
+    /// piece only after the one before.
     pub(super) fn acknowledging(stream: TcpStream) -> Self {
         Self { acknowledges: true, ..Self::of(stream) }
     }
@@ -118,16 +131,16 @@ impl ClientStream for Socket<TcpStream> {
         &mut self.progress
     }
 
-    fn is_lost(&self) -> Option<Lost> {
-        is_lost(&self.stream)
+    fn cancel_reason(&self) -> Option<CancelReason> {
+        cancel_reason(&self.stream)
     }
 
     fn descriptor(&self) -> RawFd {
         self.stream.as_fd().as_raw_fd()
     }
 
-    fn leave(self) -> io::Result<Stream> {
-        Ok(Stream::Tcp(self.stream.into_std()?))
+    fn leave(self) -> io::Result<DetachedStream> {
+        Ok(DetachedStream::Tcp(self.stream.into_std()?))
     }
 }
 
@@ -136,16 +149,16 @@ impl ClientStream for Socket<UnixStream> {
         &mut self.progress
     }
 
-    fn is_lost(&self) -> Option<Lost> {
-        is_lost(&self.stream)
+    fn cancel_reason(&self) -> Option<CancelReason> {
+        cancel_reason(&self.stream)
     }
 
     fn descriptor(&self) -> RawFd {
         self.stream.as_fd().as_raw_fd()
     }
 
-    fn leave(self) -> io::Result<Stream> {
-        Ok(Stream::Unix(self.stream.into_std()?))
+    fn leave(self) -> io::Result<DetachedStream> {
+        Ok(DetachedStream::Unix(self.stream.into_std()?))
     }
 }
 
@@ -154,29 +167,30 @@ impl ClientStream for Box<TlsSocket> {
         &mut self.get_mut().0.progress
     }
 
-    fn is_lost(&self) -> Option<Lost> {
-        is_lost(&self.get_ref().0.stream)
+    fn cancel_reason(&self) -> Option<CancelReason> {
+        cancel_reason(&self.get_ref().0.stream)
     }
 
     fn descriptor(&self) -> RawFd {
         self.get_ref().0.stream.as_raw_fd()
     }
 
-    fn leave(self) -> io::Result<Stream> {
-        Ok(Stream::Tls(self))
+    fn leave(self) -> io::Result<DetachedStream> {
+        Ok(DetachedStream::Tls(self))
     }
 }
 
-/// Over TCP a client that has gone looks like one that only sends no more, until something is sent to it or it has left something unread.
-fn is_lost(socket: &impl AsFd) -> Option<Lost> {
+/// Over TCP a client that has gone looks like one that only sends no more, until something is sent
+/// to it or it has left something unread.
+fn cancel_reason(socket: &impl AsFd) -> Option<CancelReason> {
     let ends = PollFlags::HUP | PollFlags::ERR;
     let mut asked = [PollFd::new(socket, PollFlags::RDHUP | ends)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut asked, Some(&now)).ok()?;
     let found = asked[0].revents();
     match found.intersects(ends) {
-        true => Some(Lost::Gone),
-        false => found.intersects(PollFlags::RDHUP).then_some(Lost::HalfClosed),
+        true => Some(CancelReason::Gone),
+        false => found.intersects(PollFlags::RDHUP).then_some(CancelReason::HalfClosed),
     }
 }
 
@@ -184,7 +198,8 @@ impl<S: AsyncRead + AsFd + Unpin> AsyncRead for Socket<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(context, into);
         if self.acknowledges && read.is_ready() {
-            // It holds for what has come; later the kernel decides anew. Where it cannot be had the client waits.
+            // It holds for what has come; later the kernel decides anew. Where it cannot be had the
+            // client waits.
             let _ = sockopt::set_tcp_quickack(&self.stream, true);
         }
         read

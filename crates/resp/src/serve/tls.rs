@@ -1,11 +1,13 @@
 //! Who the server is, by TLS: certificate and key, and whose certificates clients must show.
 //!
-//! Files are read again when they have changed, so that a certificate can be renewed without a restart: connections that come
-//! from then on see the new one, others keep theirs. What cannot be used changes nothing and is told once. That a certificate will end, or has, is
-//! told in the log when it is read and then once a day, and [to who asks](CertificateEnds).
+//! Files are read again when they have changed, so that a certificate can be renewed without a
+//! restart: connections that come from then on see the new one, others keep theirs. What cannot be
+//! used changes nothing and is told once. That a certificate will end, or has, is told in the log
+//! when it is read and then once a day, and [to who asks](CertificateEnds).
 //!
-//! Bounds: a file has at most [`MAX_FILE_BYTES`]; changes are looked for at most every [`LOOKS_EVERY`], when a client comes, and at least every
-//! [`LOOKS_UNASKED_EVERY`]. Where clients show certificates no session is resumed: each time the certificate is looked at anew.
+//! Bounds: a file has at most [`MAX_FILE_BYTES`]; changes are looked for at most every
+//! [`LOOKS_EVERY`], when a client comes, and at least every [`LOOKS_UNASKED_EVERY`]. Where clients
+//! show certificates no session is resumed: each time the certificate is looked at anew.
 
 use std::fs::File;
 use std::io::Read;
@@ -33,7 +35,8 @@ const LOOKS_EVERY: Duration = Duration::from_secs(2);
 /// The same where no client comes.
 pub(super) const LOOKS_UNASKED_EVERY: Duration = Duration::from_secs(30);
 
-/// The only version that TLS libraries take: those before have no extensions, which say what a certificate is for.
+/// The only version that TLS libraries take: those before have no extensions, which say what a
+/// certificate is for.
 const VERSION_NEEDED: u8 = 3;
 
 /// How the library calls a certificate of another version, which it tells by no type of its own.
@@ -49,7 +52,8 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// The certificate's private key.
     pub key: PathBuf,
-    /// Authorities; a client must show a certificate that one of them has signed. None: clients show none.
+    /// Authorities; a client must show a certificate that one of them has signed. None: clients
+    /// show none.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -212,7 +216,8 @@ fn first_to_end(certificates: &[CertificateDer<'_>]) -> Option<Certificate> {
     read.min_by_key(|certificate| certificate.end.unix_s)
 }
 
-/// What to say of an error about a certificate that is of another version than is needed; `None`: it is about something else.
+/// What to say of an error about a certificate that is of another version than is needed; `None`:
+/// it is about something else.
 pub(super) fn with_version(error: &dyn std::error::Error) -> Option<String> {
     let text = error.to_string();
     text.contains(UNSUPPORTED_VERSION).then(|| format!("{text}: {HOW_TO_MAKE_VERSION_3}"))

@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{Direction, Durability, Error as StoreError, OpenMode, Store, StoreOptions};
+use ecotone_keyspace::collections::Large;
+use ecotone_keyspace::{Blocking, CollectionId, Keys, Keyspace, Slot, Tag, Type, WriteGroup};
 use ecotone_resp::client::Client;
-use ecotone_resp::collections::Large;
 use ecotone_resp::command::table;
 use ecotone_resp::execute::{Step, execute};
-use ecotone_resp::keyspace::{CollectionId, Group, Keys, Keyspace, Slot, Tag, Type, Waiting};
+use ecotone_resp::host::{Host, InfoSection};
 use ecotone_resp::protocol::reply::{Reply, Version};
-use ecotone_resp::service::{DebugCommand, Host, InfoSection, Limits, Service};
+use ecotone_resp::service::{DebugCommand, Limits, Service};
 use parking_lot::Mutex;
 
 /// The words of a request, which has no quotes.
@@ -120,10 +121,10 @@ impl Fixture {
 
     /// Changes keys past all commands, and commits.
     pub fn change<T>(&self, change: impl FnOnce(&mut Keys<'_>) -> T) -> T {
-        let mut group = Group::new(self.service.keyspace.clone());
-        group.hold(&Slot::all().collect::<Vec<_>>(), Waiting::Allowed);
-        let changed = change(&mut group.keys(Waiting::Allowed));
-        group.commit(Waiting::Allowed).unwrap();
+        let mut group = WriteGroup::new(self.service.keyspace.clone());
+        group.hold(&Slot::all().collect::<Vec<_>>(), Blocking::Allowed);
+        let changed = change(&mut group.keys(Blocking::Allowed));
+        group.commit(Blocking::Allowed).unwrap();
         changed
     }
 
@@ -164,7 +165,7 @@ impl Fixture {
 
     /// How many collections without a key were left to be removed.
     pub fn reclaimed(&self) -> u64 {
-        let known = self.service.keyspace.reclaim_known(100, || true).unwrap().collections;
+        let known = self.service.keyspace.reclaim_collections(100, || true).unwrap().collections;
         // Nothing was forgotten, and nothing is removed that has a key.
         assert_eq!(self.found_and_reclaimed(), 0);
         known
@@ -173,8 +174,8 @@ impl Fixture {
     /// The same of those that nobody remembers as well.
     pub fn found_and_reclaimed(&self) -> u64 {
         let keyspace = &self.service.keyspace;
-        assert!(keyspace.find_orphans(|| true).unwrap());
-        keyspace.reclaim_known(usize::MAX, || true).unwrap().collections
+        assert!(keyspace.find_reclaimable(|| true).unwrap());
+        keyspace.reclaim_collections(usize::MAX, || true).unwrap().collections
     }
 
     /// The type tag and the bytes under a key of the store.
@@ -235,27 +236,27 @@ impl<'f> TestClient<'f> {
 
     /// The bytes of the reply to one request.
     pub fn send(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
-        let mut group = Group::new(self.service.keyspace.clone());
-        let reply = self.run(&mut group, arguments, Waiting::Allowed).unwrap();
-        group.commit(Waiting::Allowed).unwrap();
+        let mut group = WriteGroup::new(self.service.keyspace.clone());
+        let reply = self.run(&mut group, arguments, Blocking::Allowed).unwrap();
+        group.commit(Blocking::Allowed).unwrap();
         reply
     }
 
     /// The same in a group that may hold more already, and is committed by the caller; or here, where the request needs waiting.
-    pub fn send_in(&mut self, group: &mut Group, arguments: &[&[u8]]) -> Vec<u8> {
-        if let Ok(reply) = self.run(group, arguments, Waiting::Never) {
+    pub fn send_in(&mut self, group: &mut WriteGroup, arguments: &[&[u8]]) -> Vec<u8> {
+        if let Ok(reply) = self.run(group, arguments, Blocking::Never) {
             return reply;
         }
-        group.commit(Waiting::Allowed).unwrap();
-        self.run(group, arguments, Waiting::Allowed).unwrap()
+        group.commit(Blocking::Allowed).unwrap();
+        self.run(group, arguments, Blocking::Allowed).unwrap()
     }
 
     /// The same, once: or why it was not carried out.
-    pub fn try_in(&mut self, group: &mut Group, arguments: &[&[u8]]) -> Result<Vec<u8>, Step> {
-        self.run(group, arguments, Waiting::Allowed)
+    pub fn try_in(&mut self, group: &mut WriteGroup, arguments: &[&[u8]]) -> Result<Vec<u8>, Step> {
+        self.run(group, arguments, Blocking::Allowed)
     }
 
-    fn run(&mut self, group: &mut Group, arguments: &[&[u8]], waiting: Waiting) -> Result<Vec<u8>, Step> {
+    fn run(&mut self, group: &mut WriteGroup, arguments: &[&[u8]], waiting: Blocking) -> Result<Vec<u8>, Step> {
         match execute(self.service, &mut self.client, group, arguments, &mut self.reply, waiting) {
             Step::Done { .. } => Ok(self.reply.take()),
             step => Err(step),
@@ -268,7 +269,7 @@ impl<'f> TestClient<'f> {
     }
 
     /// The same as [`TestClient::send_in`] does it.
-    pub fn ask_in(&mut self, group: &mut Group, request: &str) -> String {
+    pub fn ask_in(&mut self, group: &mut WriteGroup, request: &str) -> String {
         String::from_utf8_lossy(&self.send_in(group, &words(request))).into_owned()
     }
 
@@ -287,31 +288,31 @@ impl<'f> TestClient<'f> {
         }
     }
 
-    /// The reply of a lane, which waits for nothing and commits what it did.
+    /// The reply of an event loop, which waits for nothing and commits what it did.
     pub fn at_once(&mut self, request: &str) -> String {
-        let mut group = Group::new(self.service.keyspace.clone());
-        let done = self.run(&mut group, &words(request), Waiting::Never);
+        let mut group = WriteGroup::new(self.service.keyspace.clone());
+        let done = self.run(&mut group, &words(request), Blocking::Never);
         let reply = done.unwrap_or_else(|step| panic!("{request}: {step:?}"));
-        group.commit(Waiting::Allowed).unwrap();
+        group.commit(Blocking::Allowed).unwrap();
         String::from_utf8(reply).unwrap()
     }
 
-    /// How far a lane comes, which waits for nothing. What it did is not committed.
+    /// How far an event loop comes, which waits for nothing. What it did is not committed.
     pub fn step_at_once(&mut self, request: &str) -> Step {
-        self.step_in(&mut Group::new(self.service.keyspace.clone()), request)
+        self.step_in(&mut WriteGroup::new(self.service.keyspace.clone()), request)
     }
 
     /// The same in a group that may hold more already.
-    pub fn step_in(&mut self, group: &mut Group, request: &str) -> Step {
+    pub fn step_in(&mut self, group: &mut WriteGroup, request: &str) -> Step {
         self.reply.clear();
-        execute(self.service, &mut self.client, group, &words(request), &mut self.reply, Waiting::Never)
+        execute(self.service, &mut self.client, group, &words(request), &mut self.reply, Blocking::Never)
     }
 
     /// What becomes of a request where others wait.
     pub fn step_of(&mut self, arguments: &[&[u8]]) -> Step {
         self.reply.clear();
-        let mut group = Group::new(self.service.keyspace.clone());
-        let step = execute(self.service, &mut self.client, &mut group, arguments, &mut self.reply, Waiting::Never);
+        let mut group = WriteGroup::new(self.service.keyspace.clone());
+        let step = execute(self.service, &mut self.client, &mut group, arguments, &mut self.reply, Blocking::Never);
         self.reply.clear();
         step
     }

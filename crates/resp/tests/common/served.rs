@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::StoreOptions;
-use ecotone_resp::serve::{Lanes, Listen, Machine, Server};
+use ecotone_resp::serve::{EventLoops, Listen, Machine, Server};
 use ecotone_resp::service::{Limits, Service};
 
 use super::Fixture;
@@ -21,17 +21,17 @@ pub struct Served {
 
 impl Served {
     /// A server over a store in a new folder.
-    pub fn with(limits: Limits, options: StoreOptions, lanes: usize) -> Self {
-        Self::at(tempfile::tempdir().unwrap(), limits, options, lanes)
+    pub fn with(limits: Limits, options: StoreOptions, event_loops: usize) -> Self {
+        Self::at(tempfile::tempdir().unwrap(), limits, options, event_loops)
     }
 
     /// A server over the store in `directory`.
-    pub fn at(directory: tempfile::TempDir, limits: Limits, options: StoreOptions, lanes: usize) -> Self {
+    pub fn at(directory: tempfile::TempDir, limits: Limits, options: StoreOptions, event_loops: usize) -> Self {
         Self::at_listening(
             directory,
             limits,
             options,
-            &Listen { addresses: any_port(), lanes: Lanes::All(lanes), ..Listen::default() },
+            &Listen { addresses: any_port(), event_loops: EventLoops::All(event_loops), ..Listen::default() },
         )
     }
 

@@ -1,4 +1,4 @@
-//! Pipelines over sockets: what clients see of the server as it is served, with lanes, look-ahead, latches and the commits of groups.
+//! Pipelines over sockets: what clients see of the server as it is served, with event loops, look-ahead, latches and the commits of groups.
 //!
 //! A pipeline is sent in one piece, and all its replies are awaited before the other client goes on, so both servers carry out the same
 //! commands in the same order. Meanwhile others take the latches of the same slots, have groups committed and read the same keys, and leave

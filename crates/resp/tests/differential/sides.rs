@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use ecotone_keyspace::{Blocking, Slot, Tag, Type, WriteGroup};
 use ecotone_resp::command::table;
-use ecotone_resp::keyspace::{Group, Slot, Tag, Type, Waiting};
 use ecotone_resp::protocol::reply::Version;
 
 use crate::common::redis::{RedisClient, elements, text};
@@ -40,7 +40,7 @@ const BEGINS: [&[u8]; 2] = [b"DISCARD", b"UNWATCH"];
 /// This server, commands committed in groups of up to `most`.
 pub struct Here<'f> {
     clients: [TestClient<'f>; CLIENTS],
-    group: Group,
+    group: WriteGroup,
     seed: u64,
     random: Random,
     most: u64,
@@ -53,12 +53,18 @@ impl<'f> Here<'f> {
             client.speak(version);
             client
         });
-        Self { clients, group: Group::new(fixture.service.keyspace.clone()), seed, random: Random::new(seed), most }
+        Self {
+            clients,
+            group: WriteGroup::new(fixture.service.keyspace.clone()),
+            seed,
+            random: Random::new(seed),
+            most,
+        }
     }
 
     fn commit_now_and_then(&mut self) {
         if self.random.below(self.most) == 0 {
-            self.group.commit(Waiting::Allowed).unwrap();
+            self.group.commit(Blocking::Allowed).unwrap();
         }
     }
 }
@@ -69,7 +75,7 @@ impl Side for Here<'_> {
             BEGINS.iter().for_each(|command| _ = client.send_in(&mut self.group, &[command]));
         }
         self.clients[0].send_in(&mut self.group, &[b"FLUSHALL"]);
-        self.group.commit(Waiting::Allowed).unwrap();
+        self.group.commit(Blocking::Allowed).unwrap();
         self.random = Random::new(self.seed);
     }
 
@@ -85,8 +91,8 @@ impl Side for Here<'_> {
             return;
         }
         // No command does it yet.
-        assert!(self.group.hold(&[Slot::of(key)], Waiting::Never));
-        self.group.keys(Waiting::Allowed).set(key, Tag::small(of), None, b"planted").unwrap();
+        assert!(self.group.hold(&[Slot::of(key)], Blocking::Never));
+        self.group.keys(Blocking::Allowed).set(key, Tag::small(of), None, b"planted").unwrap();
         self.group.keep();
         self.commit_now_and_then();
     }

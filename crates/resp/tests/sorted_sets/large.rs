@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ecotone_resp::collections::by_hash::hash_of;
+use ecotone_keyspace::WriteGroup;
+use ecotone_keyspace::collections::by_hash::hash_of;
 use ecotone_resp::execute::Step;
-use ecotone_resp::keyspace::Group;
 use ecotone_resp::service::Limits;
 
 use crate::common::redis::texts;
@@ -43,7 +43,7 @@ fn a_large_set_that_is_gone_leaves_nothing() {
         let reply = client.ask(&request);
         assert!(!reply.starts_with('-'), "{request}: {reply}");
         let is_gone = !request.starts_with("GETSET");
-        let reclaimed = fixture.service.keyspace.reclaim_known(9, || true).unwrap().collections;
+        let reclaimed = fixture.service.keyspace.reclaim_collections(9, || true).unwrap().collections;
         assert_eq!(reclaimed, u64::from(is_gone), "{request}");
         assert_eq!(fixture.elements(id).len(), if is_gone { 0 } else { 2 * MEMBERS as usize }, "{request}");
         assert_eq!(fixture.found_and_reclaimed(), 0, "{request}");
@@ -93,7 +93,7 @@ fn a_range_goes_no_further_than_its_limit() {
         let pairs: Vec<String> = (0..1000).map(|n| format!("{n} m{}", thousand * 1000 + n)).collect();
         client.ask(&format!("ZADD z {}", pairs.join(" ")));
     }
-    let mut group = Group::new(fixture.service.keyspace.clone());
+    let mut group = WriteGroup::new(fixture.service.keyspace.clone());
     for request in [
         "ZRANGEBYSCORE z 1 +inf LIMIT 0 100",
         "ZREVRANGEBYSCORE z 900 -inf LIMIT 10 100",
@@ -117,7 +117,7 @@ fn a_range_goes_no_further_than_its_limit() {
     }
     // Who never waits gives up after a thousand entries or so.
     for request in ["ZRANGE z 0 -1", "ZRANK z m500", "ZREMRANGEBYRANK z 0 4000", "ZRANGE z 2000 2001"] {
-        assert_eq!(client.step_in(&mut group, request), Step::MustWait, "{request}");
+        assert_eq!(client.step_in(&mut group, request), Step::WouldBlock, "{request}");
     }
 }
 

@@ -11,7 +11,7 @@ mod replies;
 mod stored;
 
 use common::Fixture;
-use ecotone_resp::collections::sorted_set::MAX_MEMBER_BYTES;
+use ecotone_keyspace::collections::sorted_set::MAX_MEMBER_BYTES;
 use ecotone_resp::protocol::reply::Version;
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ecotone_engine::{Durability, StoreOptions};
-use ecotone_resp::keyspace::{Group, Waiting};
+use ecotone_keyspace::{Blocking, WriteGroup};
 use ecotone_resp::protocol::number::format_double;
 
 use crate::common::Fixture;
@@ -141,7 +141,7 @@ fn step(random: &mut Random, model: &mut Model) -> (String, String) {
 
 /// Sends commands in groups of up to `most` and compares all replies.
 fn compare(fixture: &Fixture, most: u64, seed: u64) {
-    let (mut client, mut group) = (fixture.client(), Group::new(fixture.service.keyspace.clone()));
+    let (mut client, mut group) = (fixture.client(), WriteGroup::new(fixture.service.keyspace.clone()));
     let (mut random, mut model) = (Random(seed), Model::default());
     let mut many = String::from("ZADD z");
     for number in 0..300 {
@@ -156,12 +156,12 @@ fn compare(fixture: &Fixture, most: u64, seed: u64) {
         let count = client.ask_in(&mut group, "ZCARD z");
         assert_eq!(count, format!(":{}\r\n", model.0.len()), "seed {seed}, {at}: {request}");
         if random.below(most) == 0 {
-            group.commit(Waiting::Allowed).unwrap();
+            group.commit(Blocking::Allowed).unwrap();
         }
     }
     let all = client.ask_in(&mut group, "ZRANGE z 0 -1 WITHSCORES");
     assert_eq!(all, with_scores(model.sorted().iter()));
-    group.commit(Waiting::Allowed).unwrap();
+    group.commit(Blocking::Allowed).unwrap();
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ecotone_engine::{Direction, Durability, Error as StoreError, SpaceLimits, StoreOptions};
-use ecotone_resp::collections::sorted_set::{MAX_MEMBER_BYTES, Member, SortedSet, score};
-use ecotone_resp::error::Outcome;
-use ecotone_resp::keyspace::{Group, Keys, Waiting};
+use ecotone_keyspace::collections::sorted_set::{MAX_MEMBER_BYTES, Member, SortedSet, score};
+use ecotone_keyspace::error::Outcome;
+use ecotone_keyspace::{Blocking, Keys, WriteGroup};
 use ecotone_resp::protocol::number::format_double;
 use ecotone_resp::service::Limits;
 
@@ -19,9 +19,9 @@ use crate::common::{Fixture, TestClient, noise, words};
 fn visited<T>(fixture: &Fixture, ask: impl FnOnce(&SortedSet<'_>, &mut Keys<'_>) -> Outcome<T>) -> (T, u64) {
     fixture.change(|keys| {
         let set = SortedSet::find(keys, b"z").unwrap().unwrap();
-        let before = keys.seen().visited;
+        let before = keys.read_stats().visited;
         let told = ask(&set, keys).unwrap();
-        (told, keys.seen().visited - before)
+        (told, keys.read_stats().visited - before)
     })
 }
 
@@ -111,7 +111,7 @@ fn ranks_in_the_middle_take_a_look_at_few_members() {
         let (found, visits) = at_rank(&fixture, MANY / 20 + MANY + number / 10, Direction::Forward);
         assert!(found == format!("o{}", number / 10) && visits <= FEW, "{number}: {found} {visits}");
     }
-    // A lane, which steps over few.
+    // An event loop, which steps over few.
     assert_eq!(client.at_once("ZRANK z m50000"), ":52500\r\n");
     assert_eq!(client.at_once("ZRANGE z 52500 52500"), "*1\r\n$6\r\nm50000\r\n");
     assert_eq!(client.at_once("ZCOUNT z 100000 (120000"), ":10500\r\n");
@@ -393,20 +393,20 @@ fn ranks_are_right_whatever_happens_to_the_sets() {
                 }
                 client.ask(&request);
             }
-            // A lane, which hands on what takes long.
-            let mut group = Group::new(fixture.service.keyspace.clone());
+            // An event loop, which hands on what takes long.
+            let mut group = WriteGroup::new(fixture.service.keyspace.clone());
             for _ in 0..120 {
                 step(&mut random, &mut model, is_one, |request| client.ask_in(&mut group, request));
                 if random.one_in(6) {
-                    group.commit(Waiting::Allowed).unwrap();
+                    group.commit(Blocking::Allowed).unwrap();
                 }
             }
-            group.commit(Waiting::Allowed).unwrap();
+            group.commit(Blocking::Allowed).unwrap();
             drop(group);
             // What is not committed has never been, whatever was asked meanwhile.
             for _ in 0..3 {
                 let before = model.clone();
-                let mut lost = Group::new(fixture.service.keyspace.clone());
+                let mut lost = WriteGroup::new(fixture.service.keyspace.clone());
                 for _ in 0..12 {
                     step(&mut random, &mut model, is_one, |request| {
                         String::from_utf8(client.try_in(&mut lost, &words(request)).unwrap()).unwrap()
@@ -439,7 +439,7 @@ fn a_full_store_takes_nothing() -> bool {
     let mut client = fixture.client();
     fill(&mut client, 0..3000, |number| format!("{number} m{number}"));
     assert_eq!(client.ask("ZRANK z m1500"), ":1500\r\n");
-    let mut group = Group::new(fixture.service.keyspace.clone());
+    let mut group = WriteGroup::new(fixture.service.keyspace.clone());
     for number in 0..100 {
         let reply = client.try_in(&mut group, &words(&format!("ZADD z {number}.5 n{number}"))).unwrap();
         assert_eq!(reply, b":1\r\n");
@@ -447,7 +447,7 @@ fn a_full_store_takes_nothing() -> bool {
     assert_eq!(client.try_in(&mut group, &words("ZRANK z m1500")).unwrap(), b":1600\r\n");
     let (store, value) = (fixture.service.keyspace.store(), noise(256 * 1024));
     assert!((0..10_000_u32).any(|number| store.put(&number.to_be_bytes(), &value).is_err()));
-    match group.commit(Waiting::Allowed) {
+    match group.commit(Blocking::Allowed) {
         Err(StoreError::OutOfSpace { .. }) => {
             assert_eq!(fixture.service.keyspace.ranks().collections(), 0);
             assert_eq!(client.ask("ZRANK z m1500"), ":1500\r\n");

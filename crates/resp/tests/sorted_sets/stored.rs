@@ -1,8 +1,8 @@
 //! What stands in the store, and when a set changes its form.
 
-use ecotone_resp::collections::sorted_set::score;
-use ecotone_resp::collections::{Large, MAX_SMALL_BYTES, MAX_SMALL_ELEMENTS};
-use ecotone_resp::keyspace::{Tag, Type};
+use ecotone_keyspace::collections::sorted_set::score;
+use ecotone_keyspace::collections::{Large, MAX_SMALL_BYTES, MAX_SMALL_ELEMENTS};
+use ecotone_keyspace::{Tag, Type};
 
 use crate::common::Fixture;
 

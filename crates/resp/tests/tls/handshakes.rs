@@ -13,7 +13,7 @@ use super::certificates::{Authority, Issued, self_signed};
 use super::common::served::until;
 use super::common::wire::Wire;
 use super::wire::{TlsWire, VERSIONS, config};
-use super::{Asks, Place, files, place};
+use super::{Asks, TestServer, files, place};
 
 /// Everything that comes until the end, or an error, which is one.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
@@ -43,7 +43,11 @@ fn a_client_that_trusts_another_authority_stays_away() {
 }
 
 /// What a client comes to that shows `shows`. By TLS 1.3 it learns only after its first request that it is not let in.
-fn comes_in(place: &Place, version: &'static SupportedProtocolVersion, shows: Option<&Issued>) -> Result<(), String> {
+fn comes_in(
+    place: &TestServer,
+    version: &'static SupportedProtocolVersion,
+    shows: Option<&Issued>,
+) -> Result<(), String> {
     let connected = TlsWire::connect(place.served.tls_address(), config(&place.authority, version, shows));
     let answer = connected.and_then(|mut wire| wire.try_ask("PING"));
     match answer {

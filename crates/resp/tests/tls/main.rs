@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use certificates::Authority;
 use common::served::{Served, any_port};
-use ecotone_resp::serve::{Lanes, Listen, ListenTls, TlsFiles};
+use ecotone_resp::serve::{EventLoops, Listen, ListenTls, TlsFiles};
 use ecotone_resp::service::Limits;
 
 /// A server for plain clients and for those by TLS, in whose folder lie its files.
-struct Place {
+struct TestServer {
     folder: tempfile::TempDir,
     /// Who signed its certificate, and signs those of its clients.
     authority: Authority,
@@ -39,13 +39,13 @@ impl Default for Asks {
     }
 }
 
-fn place(asks: Asks) -> Place {
+fn place(asks: Asks) -> TestServer {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new("ours");
     let files = files(folder.path(), &authority, asks.certificates);
     let tls = ListenTls { addresses: any_port(), files, handshake_within: asks.handshake_within };
-    let listen = Listen { addresses: any_port(), tls: Some(tls), lanes: Lanes::All(2), ..Listen::default() };
-    Place { folder, served: Served::listening(&listen, asks.limits), authority }
+    let listen = Listen { addresses: any_port(), tls: Some(tls), event_loops: EventLoops::All(2), ..Listen::default() };
+    TestServer { folder, served: Served::listening(&listen, asks.limits), authority }
 }
 
 /// Files of a server in `folder`.

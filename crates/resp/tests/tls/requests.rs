@@ -36,7 +36,7 @@ fn requests_are_carried_out_by_either_version_beside_plain_ones() {
 }
 
 #[test]
-fn many_clients_on_all_lanes_are_served_and_leave() {
+fn many_clients_on_all_event_loops_are_served_and_leave() {
     let place = place(Asks::default());
     let address = place.served.tls_address();
     std::thread::scope(|scope| {
@@ -57,14 +57,14 @@ fn many_clients_on_all_lanes_are_served_and_leave() {
 }
 
 #[test]
-fn a_client_takes_its_session_along_to_another_lane() {
+fn a_client_takes_its_session_along_to_another_event_loop() {
     let place = place(Asks::default());
     let server = &place.served.server;
     let mut wires = [0, 1].map(|_| TlsWire::to(place.served.tls_address(), &place.authority));
     let ids = wires.each_mut().map(|wire| wire.ask("CLIENT ID"));
     let value: Vec<u8> = (0..100_000_u32).map(|at| (at % 249) as u8).collect();
     for round in 0..200 {
-        server.use_lanes(1 + round % 2);
+        server.use_event_loops(1 + round % 2);
         for (wire, id) in wires.iter_mut().zip(&ids) {
             // The last of these records ends in the midst of a request.
             let whole = [request(&[b"SET", b"k", &value[round..]]), request(&[b"GET", b"k"])].concat();

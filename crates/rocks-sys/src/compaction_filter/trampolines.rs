@@ -24,7 +24,8 @@ pub fn set(options: &mut rust_rocksdb::Options, factory: Factory) {
         decide,
         filter_drop: release::<Filter>,
     };
-    // SAFETY: the options are borrowed for the call and the shim takes the state, also when it fails.
+    // SAFETY: the options are borrowed for the call and the shim takes the state, also when it
+    // fails.
     let set = buffer::call("set a compaction filter", |out| unsafe {
         ffi::ecotone_set_compaction_filter(options.as_raw_ptr().cast(), &raw const calls, out)
     });
@@ -57,14 +58,16 @@ unsafe extern "C" fn decide(
     value: ffi::Bytes,
     reply: *mut ffi::Reply,
 ) -> i32 {
-    // SAFETY: C++ calls with what `filter` gave it, from one thread at a time, and bytes that live through the call.
+    // SAFETY: C++ calls with what `filter` gave it, from one thread at a time, and bytes that live
+    // through the call.
     let (filter, key, value) = unsafe { (&mut *filter.cast::<Filter>(), key.as_slice(), value.as_slice()) };
     let decided = callback::filter(|| match filter.decide(level, key, value) {
         Verdict::Keep => ffi::FILTER_KEEP,
         Verdict::Remove => ffi::FILTER_REMOVE,
         Verdict::Change(changed) => {
             assert!(changed.len() <= MAX_VALUE_BYTES, "a changed value of {} bytes is too long", changed.len());
-            // SAFETY: C++ calls with a live reply, which takes a copy; the filter lends the bytes until then.
+            // SAFETY: C++ calls with a live reply, which takes a copy; the filter lends the bytes
+            // until then.
             let taken = unsafe { ffi::ecotone_reply_append(reply, changed.as_ptr(), changed.len()) };
             assert!(taken, "memory is short for a changed value");
             ffi::FILTER_CHANGE

@@ -1,39 +1,47 @@
-//! The file system under RocksDB, with three hooks, and a cheaper way to append to write-ahead logs.
+//! The file system under RocksDB, with three hooks, and a cheaper way to append to write-ahead
+//! logs.
 //!
-//! [`hooked_env`] wraps the operating system's files and returns an [`rust_rocksdb::Env`] for `Options::set_env`:
+//! [`hooked_env`] wraps the operating system's files and returns an [`rust_rocksdb::Env`] for
+//! `Options::set_env`:
 //!
 //! - [`WriteTap`] sees every change of the file system (replication mirrors a store from it).
-//! - [`PathRemap`] lets RocksDB use names that are not where its files lie (a worker sees a store under its owner's path).
-//! - [`RemoteFiles`] answers for files that are elsewhere, by ranged reads (a worker reads its owner's tables).
+//! - [`PathRemap`] lets RocksDB use names that are not where its files lie (a worker sees a store
+//!   under its owner's path).
+//! - [`RemoteFiles`] answers for files that are elsewhere, by ranged reads (a worker reads its
+//!   owner's tables).
 //!
 //! # Order of the hooks
 //!
-//! Tap and remote files are given paths as RocksDB gave them; the remap is asked last, for the path that goes to the
-//! operating system.
+//! Tap and remote files are given paths as RocksDB gave them; the remap is asked last, for the path
+//! that goes to the operating system.
 //!
 //! # A store that is elsewhere
 //!
-//! With a remap and remote files together, the names are another server's. Then only what the remap leads somewhere may be
-//! changed: every write, rename, lock or directory under another name, or under one with `..` in it, is refused with an
-//! `IOError` that names the path, and never falls through to the local disk. Reads go on as they would.
+//! With a remap and remote files together, the names are another server's. Then only what the remap
+//! leads somewhere may be changed: every write, rename, lock or directory under another name, or
+//! under one with `..` in it, is refused with an `IOError` that names the path, and never falls
+//! through to the local disk. Reads go on as they would.
 //!
 //! # Order of tap events
 //!
-//! An event is delivered after the change has succeeded and before RocksDB learns that it has. So of two changes where
-//! RocksDB makes the second because the first is done (a table before the MANIFEST that names it, a MANIFEST before
-//! CURRENT), the tap has seen the first before the second begins. Independent changes come from several threads at once;
-//! a tap that wants one sequence locks, and any order in which it takes them is one in which they may have happened.
+//! An event is delivered after the change has succeeded and before RocksDB learns that it has. So
+//! of two changes where RocksDB makes the second because the first is done (a table before the
+//! MANIFEST that names it, a MANIFEST before CURRENT), the tap has seen the first before the second
+//! begins. Independent changes come from several threads at once; a tap that wants one sequence
+//! locks, and any order in which it takes them is one in which they may have happened.
 //!
 //! # Failure
 //!
-//! A hook's error fails the operation with RocksDB's `IOError`, `NotFound`, `NoSpace`, `NotSupported` or `Corruption`, by the kind of the
-//! `std::io::Error`. A panic is contained, counted ([`crate::contained_failures`]) and becomes an `IOError`. RocksDB
-//! stops writing to a store whose WAL or MANIFEST cannot be written, so a tap should fail only when the store must stop.
+//! A hook's error fails the operation with RocksDB's `IOError`, `NotFound`, `NoSpace`,
+//! `NotSupported` or `Corruption`, by the kind of the `std::io::Error`. A panic is contained,
+//! counted ([`crate::contained_failures`]) and becomes an `IOError`. RocksDB stops writing to a
+//! store whose WAL or MANIFEST cannot be written, so a tap should fail only when the store must
+//! stop.
 //!
 //! # Threads
 //!
-//! All hooks are called from RocksDB's threads, foreground and background, concurrently. They must not call back into
-//! the store they serve: some calls are made under its mutex.
+//! All hooks are called from RocksDB's threads, foreground and background, concurrently. They must
+//! not call back into the store they serve: some calls are made under its mutex.
 
 #[allow(unsafe_code)] // the C functions that C++ calls: raw pointers in, panics contained
 mod trampolines;
@@ -53,27 +61,30 @@ pub struct FileSystemHooks {
     pub remap: Option<Arc<dyn PathRemap>>,
     /// Answers for files that are elsewhere.
     pub remote: Option<Arc<dyn RemoteFiles>>,
-    /// Whether write-ahead logs are appended to through a window in memory, where the file system allows it: see
-    /// [`crate::mapped_file`]. The tap sees the appends all the same. Until a log is closed or followed by the next one its file ends in
-    /// zeros, which RocksDB takes for nothing; a secondary instance of RocksDB on the same directory would not.
+    /// Whether write-ahead logs are appended to through a window in memory, where the file system
+    /// allows it: see [`crate::mapped_file`]. The tap sees the appends all the same. Until a log is
+    /// closed or followed by the next one its file ends in zeros, which RocksDB takes for nothing;
+    /// a secondary instance of RocksDB on the same directory would not.
     pub maps_wals: bool,
 }
 
 /// Sees every change of the file system that RocksDB makes.
 ///
-/// With a tap, writes through memory maps are refused (`allow_mmap_writes` must stay false), because nobody would see
-/// them; the info log (`LOG`) is tapped like any file.
+/// With a tap, writes through memory maps are refused (`allow_mmap_writes` must stay false),
+/// because nobody would see them; the info log (`LOG`) is tapped like any file.
 pub trait WriteTap: Send + Sync {
     /// Called after the change, before RocksDB learns of its success.
     ///
     /// # Errors
     ///
-    /// An error fails the operation: RocksDB is told that the change did not happen, though it did. The file may then hold
-    /// bytes that the tap has refused; RocksDB does not write to that file again.
+    /// An error fails the operation: RocksDB is told that the change did not happen, though it did.
+    /// The file may then hold bytes that the tap has refused; RocksDB does not write to that file
+    /// again.
     fn record(&self, event: TapEvent<'_>) -> io::Result<()>;
 }
 
-/// One change of the file system. Paths are as RocksDB gave them, before any [`PathRemap`]; bytes and lengths are in bytes.
+/// One change of the file system. Paths are as RocksDB gave them, before any [`PathRemap`]; bytes
+/// and lengths are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TapEvent<'a> {
     /// The file is new and empty; one of the same name is gone.
@@ -81,8 +92,8 @@ pub enum TapEvent<'a> {
         /// The file.
         path: &'a Path,
     },
-    /// Bytes were written. `offset` is the end of the file except for files written in place (recycled WALs, direct
-    /// IO, which rewrites its last page).
+    /// Bytes were written. `offset` is the end of the file except for files written in place
+    /// (recycled WALs, direct IO, which rewrites its last page).
     Appended {
         /// The file.
         path: &'a Path,
@@ -98,7 +109,8 @@ pub enum TapEvent<'a> {
         /// Its length now.
         len: u64,
     },
-    /// The first `len` bytes are durable. Bytes that were being written meanwhile may be durable too.
+    /// The first `len` bytes are durable. Bytes that were being written meanwhile may be durable
+    /// too.
     Synced {
         /// The file.
         path: &'a Path,
@@ -146,8 +158,8 @@ pub enum TapEvent<'a> {
         /// The directory.
         path: &'a Path,
     },
-    /// No change: what was written below the directory before is about to be synced, file by file. The file system never says so; who owns
-    /// the directory may.
+    /// No change: what was written below the directory before is about to be synced, file by file.
+    /// The file system never says so; who owns the directory may.
     SyncBegins {
         /// The directory.
         path: &'a Path,
@@ -177,19 +189,22 @@ impl<'a> TapEvent<'a> {
 
 /// Moves names: RocksDB says one path, the operating system gets another.
 ///
-/// Applied to every path of every operation: files, directories, listings, locks, both ends of renames and links. Names
-/// that RocksDB asks back (`GetAbsolutePath`) stay RocksDB's, so that it never sees where a name leads. `rust_rocksdb::DB::open`
-/// makes an empty directory under the name itself, past RocksDB and this file system.
+/// Applied to every path of every operation: files, directories, listings, locks, both ends of
+/// renames and links. Names that RocksDB asks back (`GetAbsolutePath`) stay RocksDB's, so that it
+/// never sees where a name leads. `rust_rocksdb::DB::open` makes an empty directory under the name
+/// itself, past RocksDB and this file system.
 pub trait PathRemap: Send + Sync {
-    /// Where `path` lies; `None` leaves it unchanged. Must be pure: the same path always leads to the same place.
+    /// Where `path` lies; `None` leaves it unchanged. Must be pure: the same path always leads to
+    /// the same place.
     fn map(&self, path: &Path) -> Option<PathBuf>;
 }
 
 /// Files that are elsewhere. Asked before the local file system, with the path as RocksDB gave it.
 ///
-/// Such files can be opened for reading, sized and listed. To write, truncate, link, rename or delete one is refused with
-/// `NotSupported`. Their modification time is 0. A directory that [`list`](Self::list) knows counts as existing: to create it
-/// where missing and to sync it succeed and do nothing.
+/// Such files can be opened for reading, sized and listed. To write, truncate, link, rename or
+/// delete one is refused with `NotSupported`. Their modification time is 0. A directory that
+/// [`list`](Self::list) knows counts as existing: to create it where missing and to sync it succeed
+/// and do nothing.
 pub trait RemoteFiles: Send + Sync {
     /// Opens a file for reading; `None` when the local file system is to be asked.
     ///
@@ -223,27 +238,29 @@ pub trait RangedRead: Send + Sync {
         self.len() == 0
     }
 
-    /// Reads at `offset` into `buffer` and returns the bytes read: all that `buffer` holds, fewer only at the end of the
-    /// file. A short read elsewhere is reported to RocksDB as an error.
+    /// Reads at `offset` into `buffer` and returns the bytes read: all that `buffer` holds, fewer
+    /// only at the end of the file. A short read elsewhere is reported to RocksDB as an error.
     ///
     /// # Errors
     ///
     /// Any error fails the read; RocksDB does not retry it.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Says that this range will be read soon. Return true to have it at hand when it is asked for: RocksDB then reads it
-    /// block by block (a few KiB each). Return false, the default, to leave reading ahead to RocksDB, which then asks
-    /// for large ranges (`compaction_readahead_size`) in one [`read_at`](Self::read_at).
+    /// Says that this range will be read soon. Return true to have it at hand when it is asked for:
+    /// RocksDB then reads it block by block (a few KiB each). Return false, the default, to leave
+    /// reading ahead to RocksDB, which then asks for large ranges (`compaction_readahead_size`) in
+    /// one [`read_at`](Self::read_at).
     fn will_need(&self, offset: u64, len: u64) -> bool {
         let _ = (offset, len);
         false
     }
 }
 
-/// Makes an environment whose files go through `hooks`. Everything else (threads, clock) is that of RocksDB's default one, and
-/// shared with it.
+/// Makes an environment whose files go through `hooks`. Everything else (threads, clock) is that of
+/// RocksDB's default one, and shared with it.
 ///
-/// Keep the environment in the `Options` of the store; it is freed when the last store and handle that use it are gone.
+/// Keep the environment in the `Options` of the store; it is freed when the last store and handle
+/// that use it are gone.
 ///
 /// # Errors
 ///

@@ -56,7 +56,8 @@ unsafe fn path<'a>(bytes: ffi::Bytes) -> &'a Path {
 const DONE: io::Result<Option<Vec<u8>>> = Ok(Some(Vec::new()));
 
 unsafe extern "C" fn tap(state: *mut c_void, event: *const ffi::TapEvent, reply: *mut ffi::Reply) -> ffi::Code {
-    // SAFETY: C++ calls with the state of `new_env`, an event and bytes that live through the call, and a live reply.
+    // SAFETY: C++ calls with the state of `new_env`, an event and bytes that live through the call,
+    // and a live reply.
     unsafe {
         let (hooks, event) = (hooks(state), &*event);
         let (path, to, offset) = (path(event.path), path(event.to), event.offset);
@@ -80,7 +81,8 @@ unsafe extern "C" fn tap(state: *mut c_void, event: *const ffi::TapEvent, reply:
 }
 
 unsafe extern "C" fn remap(state: *mut c_void, from: ffi::Bytes, reply: *mut ffi::Reply) -> ffi::Code {
-    // SAFETY: C++ calls with the state of `new_env`, bytes that live through the call, and a live reply.
+    // SAFETY: C++ calls with the state of `new_env`, bytes that live through the call, and a live
+    // reply.
     unsafe {
         let (hooks, from) = (hooks(state), path(from));
         answer(reply, "path remap", || {
@@ -101,7 +103,8 @@ unsafe extern "C" fn remote_open(
     len: *mut u64,
     reply: *mut ffi::Reply,
 ) -> ffi::Code {
-    // SAFETY: C++ calls with the state of `new_env`, bytes that live through the call, places to write to, and a live reply.
+    // SAFETY: C++ calls with the state of `new_env`, bytes that live through the call, places to
+    // write to, and a live reply.
     unsafe {
         let (hooks, at) = (hooks(state), path(at));
         answer(reply, "opening of a remote file", || {
@@ -121,7 +124,8 @@ unsafe extern "C" fn remote_size(
     len: *mut u64,
     reply: *mut ffi::Reply,
 ) -> ffi::Code {
-    // SAFETY: C++ calls with the state of `new_env`, bytes that live through the call, a place to write to, and a live reply.
+    // SAFETY: C++ calls with the state of `new_env`, bytes that live through the call, a place to
+    // write to, and a live reply.
     unsafe {
         let (hooks, at) = (hooks(state), path(at));
         answer(reply, "size of a remote file", || {
@@ -135,7 +139,8 @@ unsafe extern "C" fn remote_size(
 }
 
 unsafe extern "C" fn remote_list(state: *mut c_void, at: ffi::Bytes, reply: *mut ffi::Reply) -> ffi::Code {
-    // SAFETY: C++ calls with the state of `new_env`, bytes that live through the call, and a live reply.
+    // SAFETY: C++ calls with the state of `new_env`, bytes that live through the call, and a live
+    // reply.
     unsafe {
         let (hooks, at) = (hooks(state), path(at));
         answer(reply, "list of a remote directory", || {
@@ -163,8 +168,9 @@ unsafe extern "C" fn file_read(
     read: *mut usize,
     reply: *mut ffi::Reply,
 ) -> ffi::Code {
-    // SAFETY: C++ calls with a file that `remote_open` gave it, `len` bytes to write to, a place for the count, and a live reply.
-    // The bytes may be uninitialised, hence the zeroing: a safe slice must not be.
+    // SAFETY: C++ calls with a file that `remote_open` gave it, `len` bytes to write to, a place
+    // for the count, and a live reply. The bytes may be uninitialised, hence the zeroing: a safe
+    // slice must not be.
     unsafe {
         let file = &*file.cast::<OpenFile>();
         into.write_bytes(0, len);

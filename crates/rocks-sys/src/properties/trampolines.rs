@@ -25,7 +25,8 @@ pub fn add(options: &mut rust_rocksdb::Options, factory: Factory) {
         finish,
         collector_drop: release::<Collector>,
     };
-    // SAFETY: the options are borrowed for the call and the shim takes the state, also when it fails.
+    // SAFETY: the options are borrowed for the call and the shim takes the state, also when it
+    // fails.
     let added = buffer::call("add a table collector", |out| unsafe {
         ffi::ecotone_add_table_collector(options.as_raw_ptr().cast(), &raw const calls, out)
     });
@@ -48,14 +49,16 @@ unsafe extern "C" fn collector(state: *mut c_void, column_family_id: u32, level:
 }
 
 unsafe extern "C" fn begin(collector: *mut c_void, passes_over: *mut u64) -> bool {
-    // SAFETY: C++ calls with what `collector` gave it, from one thread at a time, and a number of its own.
+    // SAFETY: C++ calls with what `collector` gave it, from one thread at a time, and a number of
+    // its own.
     let (collector, passes_over) = unsafe { (&mut *collector.cast::<Collector>(), &mut *passes_over) };
     collect(|| *passes_over = collector.begin()).is_some()
 }
 
 /// # Safety
 ///
-/// `collector` must be a [`Collector`] that nobody else uses meanwhile, and the bytes must live through the call.
+/// `collector` must be a [`Collector`] that nobody else uses meanwhile, and the bytes must live
+/// through the call.
 pub unsafe extern "C" fn entry(
     collector: *mut c_void,
     key: ffi::Bytes,
@@ -64,7 +67,8 @@ pub unsafe extern "C" fn entry(
     sequence: u64,
     file_bytes: u64,
 ) -> bool {
-    // SAFETY: C++ calls with what `collector` gave it, from one thread at a time, and bytes that live through the call.
+    // SAFETY: C++ calls with what `collector` gave it, from one thread at a time, and bytes that
+    // live through the call.
     let (collector, key, value) = unsafe { (&mut *collector.cast::<Collector>(), key.as_slice(), value.as_slice()) };
     collect(|| collector.add(key, value, kind_of(kind), sequence, file_bytes)).is_some()
 }

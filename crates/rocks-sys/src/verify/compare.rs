@@ -100,8 +100,9 @@ impl Comparison<'_> {
         {
             return self.refuse(out_of_range, format!("key {} is behind the range of the job", show(last)));
         }
-        // RocksDB writes a range deletion whole into each output that it touches; only the bounds of the table say where it
-        // ends. So one may reach beyond the range of the job, but must touch it.
+        // RocksDB writes a range deletion whole into each output that it touches; only the bounds
+        // of the table say where it ends. So one may reach beyond the range of the job, but must
+        // touch it.
         let apart = begin.is_some_and(|begin| found.deleted_end.as_slice() <= begin)
             || end.is_some_and(|end| found.deleted_begin.as_slice() >= end);
         if found.range_deletions > 0 && apart {
@@ -118,7 +119,8 @@ impl Comparison<'_> {
         if self.expected.begin.as_deref().is_some_and(|begin| user_key < begin) {
             return self.refuse(out_of_range, "the smallest key promised is before the range of the job");
         }
-        // Before the first entry the table can begin only where a range deletion does, or where it was cut.
+        // Before the first entry the table can begin only where a range deletion does, or where it
+        // was cut.
         match compare(promised, &self.found.first_key) {
             Some(Ordering::Equal) => Ok(()),
             Some(Ordering::Less) | None if self.is_deleted(user_key) => Ok(()),
@@ -134,7 +136,8 @@ impl Comparison<'_> {
         let Some((user_key, footer)) = split(promised) else {
             return self.refuse(foreign, "the largest key promised is no internal key");
         };
-        // The end of a range deletion stands, with the greatest sequence number, for all before that key.
+        // The end of a range deletion stands, with the greatest sequence number, for all before
+        // that key.
         let exclusive = footer >> 8 == GREATEST_SEQUENCE;
         if self.expected.end.as_deref().is_some_and(|end| user_key > end || (user_key == end && !exclusive)) {
             return self.refuse(out_of_range, "the largest key promised is behind the range of the job");
@@ -171,7 +174,8 @@ fn split(internal: &[u8]) -> Option<(&[u8], u64)> {
     Some((user_key, u64::from_le_bytes(*footer)))
 }
 
-/// RocksDB's internal order: bytewise user keys ascending, then the newest first. `None` unless both are internal keys.
+/// RocksDB's internal order: bytewise user keys ascending, then the newest first. `None` unless
+/// both are internal keys.
 fn compare(one: &[u8], other: &[u8]) -> Option<Ordering> {
     let ((one, one_footer), (other, other_footer)) = (split(one)?, split(other)?);
     Some(one.cmp(other).then(other_footer.cmp(&one_footer)))

@@ -61,7 +61,8 @@ fn read(path: &Path, stop: &AtomicBool, recount: *const ffi::Recount) -> std::re
         return Err(VerifyError::Io { file: file(), what: "the path holds a NUL byte".to_owned() });
     }
     let stop = stop.as_ptr().cast_const();
-    // SAFETY: path, flag and collector live through the call, which reads the flag atomically and calls from this thread.
+    // SAFETY: path, flag and collector live through the call, which reads the flag atomically and
+    // calls from this thread.
     let (code, out) = call_raw(|out| unsafe { ffi::ecotone_read_table(ffi::Bytes::borrow(bytes), stop, recount, out) });
     if code == ffi::OK {
         return Ok(out);

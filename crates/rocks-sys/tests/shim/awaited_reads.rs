@@ -27,7 +27,7 @@ fn forgotten(path: &Path) -> File {
 }
 
 /// Reads as long as nothing has to be waited for.
-fn read_at_once(file: &File, offset: u64, bytes: usize) -> bool {
+fn try_read(file: &File, offset: u64, bytes: usize) -> bool {
     let read = preadv2(file, &mut [IoSliceMut::new(&mut vec![0; bytes])], offset, ReadWriteFlags::NOWAIT);
     matches!(read, Ok(read) if read == bytes)
 }
@@ -82,9 +82,9 @@ fn what_was_missed_is_in_memory_when_its_read_is_over() {
     }
     end_all(&mut reads, &over, &token);
     preadv2(&file, &mut [IoSliceMut::new(&mut [0; 8])], 0, ReadWriteFlags::empty()).expect("reads");
-    let can_tell = read_at_once(&file, 0, 8);
+    let can_tell = try_read(&file, 0, 8);
     for (offset, bytes) in &pieces[..40] {
-        assert!(read_at_once(&file, *offset, *bytes as usize) || !can_tell, "at {offset}");
+        assert!(try_read(&file, *offset, *bytes as usize) || !can_tell, "at {offset}");
     }
 }
 
@@ -98,7 +98,7 @@ fn direct(path: &Path) -> Option<DirectFile> {
 }
 
 #[test]
-fn who_may_wait_reads_past_the_kernels_cache_at_once() {
+fn who_may_wait_reads_past_the_kernels_cache_immediately() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("file");
     // Its end is within a block.
@@ -135,7 +135,7 @@ fn what_is_read_past_the_kernels_cache_is_handed_over_once() {
     let pieces = [(5, 100), (500, 20), (1000, 5000), (4096, 4096), (70_000, 60_000), (FILE_BYTES - 100, 100), (0, 1)];
     let read = |file: &DirectFile, (offset, bytes): (u64, usize)| {
         let mut into = vec![0; bytes];
-        (file.read_at_once(offset, &mut into), into)
+        (file.try_read(offset, &mut into), into)
     };
     assert_eq!(read(&direct, pieces[0]).0, DirectRead::Refused, "nobody notes it");
     let (told, missed) = noting_missed(|| pieces.map(|piece| read(&direct, piece).0));
@@ -161,7 +161,7 @@ fn what_is_read_past_the_kernels_cache_is_handed_over_once() {
     let panicked = std::panic::catch_unwind(|| {
         noting_missed(|| {
             read(&direct, pieces[0]);
-            std::panic::resume_unwind(Box::new("struck on purpose"));
+            std::panic::resume_unwind(Box::new("struck forcibly"));
         })
     });
     assert!(panicked.is_err());
@@ -178,7 +178,7 @@ fn past_the_kernels_cache_there_is_a_bound_and_an_end_as_well() {
     drop(forgotten(&path));
     let Some(direct) = direct(&path) else { return };
     let (noted, missed) = noting_missed(|| {
-        let at = |number: u64| direct.read_at_once(number * 4096, &mut [0; 1000]) == DirectRead::Noted;
+        let at = |number: u64| direct.try_read(number * 4096, &mut [0; 1000]) == DirectRead::Noted;
         (0..100).filter(|number| at(*number)).count()
     });
     assert_eq!((noted, missed.len()), (64, 64));
@@ -192,7 +192,7 @@ fn past_the_kernels_cache_there_is_a_bound_and_an_end_as_well() {
     let mut held = Vec::new();
     let mut begun = 0;
     loop {
-        let ((), missed) = noting_missed(|| _ = direct.read_at_once(0, &mut [0; 64 << 10]));
+        let ((), missed) = noting_missed(|| _ = direct.try_read(0, &mut [0; 64 << 10]));
         if !begin(&mut reads, missed, &token).expect("begins or refuses") {
             break;
         }
@@ -201,12 +201,12 @@ fn past_the_kernels_cache_there_is_a_bound_and_an_end_as_well() {
     }
     assert_eq!((begun, held.len()), (MAX, MAX));
     held.pop();
-    let ((), missed) = noting_missed(|| _ = direct.read_at_once(0, &mut [0; 64 << 10]));
+    let ((), missed) = noting_missed(|| _ = direct.try_read(0, &mut [0; 64 << 10]));
     assert!(begin(&mut reads, missed, &token).expect("begins"));
     drop((reads, over, held));
     // Beyond the end there is nothing to hand over.
     let Some((mut reads, over)) = self::reads() else { return };
-    let ((), missed) = noting_missed(|| _ = direct.read_at_once(FILE_BYTES + 10_000, &mut [0; 100]));
+    let ((), missed) = noting_missed(|| _ = direct.try_read(FILE_BYTES + 10_000, &mut [0; 100]));
     assert!(begin(&mut reads, missed, &token).expect("begins"));
     let mut arrived = Vec::new();
     end_all_into(&mut reads, &over, &token, &mut arrived);
@@ -309,7 +309,7 @@ fn misses_are_noted_where_that_is_asked_for_up_to_a_bound_and_leave_nothing_open
     let panicked = std::panic::catch_unwind(|| {
         noting_missed(|| {
             note_missed(&file, 5, 5);
-            std::panic::resume_unwind(Box::new("struck on purpose"));
+            std::panic::resume_unwind(Box::new("struck forcibly"));
         })
     });
     assert!(panicked.is_err());

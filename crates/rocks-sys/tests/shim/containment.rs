@@ -39,8 +39,8 @@ enum Fault {
 impl Fault {
     fn strike<T>(self) -> io::Result<T> {
         match self {
-            Self::Panic => panic!("struck on purpose"),
-            Self::Error(kind) => Err(io::Error::new(kind, "struck on purpose")),
+            Self::Panic => panic!("struck forcibly"),
+            Self::Error(kind) => Err(io::Error::new(kind, "struck forcibly")),
         }
     }
 }
@@ -77,7 +77,7 @@ fn a_tap_that_fails_on_the_wal_fails_that_write_and_loses_nothing_acknowledged()
         tap.armed.store(true, Ordering::SeqCst);
         let error = db.put(b"during", b"2").expect_err("the write fails");
         assert_eq!(error.kind(), ErrorKind::IOError, "{error}");
-        assert!(error.as_ref().contains("struck on purpose"), "{error}");
+        assert!(error.as_ref().contains("struck forcibly"), "{error}");
         let counted = contained_failures();
         assert!(
             counted.hook_panics + counted.hook_errors > failures.hook_panics + failures.hook_errors,
@@ -133,7 +133,7 @@ impl PathRemap for FaultyRemap {
 fn a_remap_that_panics_or_gives_no_path_fails_the_open() {
     use std::os::unix::ffi::OsStringExt;
     let faults: [fn(&Path) -> Option<PathBuf>; 3] = [
-        |_| panic!("struck on purpose"),
+        |_| panic!("struck forcibly"),
         |_| Some(PathBuf::new()),
         |_| Some(PathBuf::from(std::ffi::OsString::from_vec(b"/tmp/a\0b".to_vec()))),
     ];
@@ -186,7 +186,7 @@ impl RemoteFiles for Elsewhere {
     }
 
     fn size(&self, path: &Path) -> io::Result<Option<u64>> {
-        assert_ne!(self.mode.load(Ordering::SeqCst), PANIC_ON_SIZE, "struck on purpose");
+        assert_ne!(self.mode.load(Ordering::SeqCst), PANIC_ON_SIZE, "struck forcibly");
         Ok(self.file(path)?.map(|bytes| bytes.len() as u64))
     }
 
@@ -202,9 +202,9 @@ impl RangedRead for ElsewhereFile {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         match self.mode {
-            PANIC_ON_READ => panic!("struck on purpose"),
-            ERROR_ON_READ => return Err(io::Error::other("struck on purpose")),
-            MISSING_ON_READ => return Err(io::Error::new(io::ErrorKind::NotFound, "struck on purpose")),
+            PANIC_ON_READ => panic!("struck forcibly"),
+            ERROR_ON_READ => return Err(io::Error::other("struck forcibly")),
+            MISSING_ON_READ => return Err(io::Error::new(io::ErrorKind::NotFound, "struck forcibly")),
             LONG_READ => return Ok(buffer.len() + 1),
             _ => {}
         }
@@ -403,17 +403,17 @@ struct Counting {
 
 impl TableCollector for Counting {
     fn begin(&mut self) -> u64 {
-        assert!(self.panic_at != PanicAt::Begin, "struck on purpose");
+        assert!(self.panic_at != PanicAt::Begin, "struck forcibly");
         0
     }
 
     fn add(&mut self, _key: &[u8], _value: &[u8], _kind: EntryKind, _sequence: u64, _file_bytes: u64) {
         self.entries += 1;
-        assert!(self.panic_at != PanicAt::Entry(self.entries), "struck on purpose");
+        assert!(self.panic_at != PanicAt::Entry(self.entries), "struck forcibly");
     }
 
     fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
-        assert!(self.panic_at != PanicAt::End, "struck on purpose");
+        assert!(self.panic_at != PanicAt::End, "struck forcibly");
         vec![("test.entries".to_owned(), self.entries.to_string().into_bytes())]
     }
 }
@@ -422,7 +422,7 @@ struct CountingFactory(PanicAt);
 
 impl TableCollectorFactory for CountingFactory {
     fn collector(&self, _context: TableContext) -> Option<Box<dyn TableCollector>> {
-        assert!(self.0 != PanicAt::Creation, "struck on purpose");
+        assert!(self.0 != PanicAt::Creation, "struck forcibly");
         Some(Box::new(Counting { entries: 0, panic_at: self.0 }))
     }
 }

@@ -17,7 +17,7 @@ use ecotone_rocks_sys::mapped_file::{MAX_PARTS, MappedFile};
 const NO_LIMIT: u64 = u64::MAX;
 
 /// So near that no window fits: every append is a call, as on a file system that reserves nothing.
-const AT_ONCE: u64 = 0;
+const WRITE_BYTES: u64 = 0;
 
 fn file(directory: &Path) -> (PathBuf, Arc<File>) {
     let path = directory.join("file");
@@ -30,8 +30,8 @@ fn length(path: &Path) -> u64 {
 }
 
 #[test]
-fn what_is_appended_is_in_the_file_at_once_and_nothing_else_after_trimming() {
-    for limit in [NO_LIMIT, AT_ONCE, 3_000_000, 3 << 20] {
+fn what_is_appended_is_in_the_file_immediately_and_nothing_else_after_trimming() {
+    for limit in [NO_LIMIT, WRITE_BYTES, 3_000_000, 3 << 20] {
         let directory = tempfile::tempdir().expect("a directory");
         let (path, file) = file(directory.path());
         file.write_all_at(b"header, and what is lost", 0).expect("writes");
@@ -64,7 +64,7 @@ fn what_is_appended_is_in_the_file_at_once_and_nothing_else_after_trimming() {
         let (found, behind) = found.split_at(expected.len());
         assert!(found == expected, "limit {limit}");
         assert!(behind.iter().all(|byte| *byte == 0) && behind.len() <= 256 << 10, "limit {limit}");
-        assert!(limit != AT_ONCE || behind.is_empty());
+        assert!(limit != WRITE_BYTES || behind.is_empty());
         drop(appends);
         assert_eq!(length(&path), expected.len() as u64, "limit {limit}");
     }

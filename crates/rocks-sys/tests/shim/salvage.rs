@@ -74,7 +74,7 @@ fn a_sound_table_is_read_whole() {
     assert_eq!((of_seven[0].kind, &of_seven[0].value[..]), (EntryKind::Put, &[7; 20][..]));
     assert_eq!(of_seven[1].value, [7; 100]);
     let deletions = entries.iter().filter(|entry| entry.kind == EntryKind::Delete).count();
-    assert_eq!(deletions, 54, "58, but for those that a deletion of a range has hidden since");
+    assert_eq!(deletions, 54, "58, but for those that a deletion of a range has shadowed since");
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn each_live_table_is_described() {
     assert_eq!((table.level, table.column_family.as_str()), (0, "default"));
     assert_eq!((table.smallest_user_key.clone(), table.largest_user_key.clone()), (key(0), key(299)));
     assert_eq!((table.smallest_seqno, table.largest_seqno), (1, 310));
-    // Values that a deletion in the same memtable hides are gone already.
+    // Values that a deletion in the same memtable shadows are gone already.
     assert_eq!((table.entries, table.deletions), (300, 10));
     assert_eq!((table.reads_sampled, table.being_compacted), (0, false));
     let checksum = ecotone_rocks_sys::verify::file_checksum(&path).expect("reads");

@@ -1,8 +1,10 @@
 //! Makes a backup: reads of a store what is not there yet, and writes down what it consists of.
 //!
-//! What is there already is found in three ways, the cheapest first. A file with the path, length and stamp of one in an earlier backup of the store is the same file. One
-//! that was copied for a backup which was cut short stands in a journal. And of a long file, objects of its length are compared with it, by checksums that the
-//! server computes: so a store that was restored, or moved to another machine, is not read over the network again.
+//! What is there already is found in three ways, the cheapest first. A file with the path, length
+//! and stamp of one in an earlier backup of the store is the same file. One that was copied for a
+//! backup which was cut short is in a journal. And of a long file, objects of its length are
+//! compared with it, by checksums that the server computes: so a store that was restored, or moved
+//! to another machine, is not read over the network again.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -24,7 +26,8 @@ const MIN_COMPARED_BYTES: u64 = 64 << 10;
 /// Objects that a file is compared with.
 const MAX_CANDIDATES: usize = 4;
 
-/// Pieces whose checksums are compared at a time: so that a server is asked before it gives up, however slowly it may be read.
+/// Pieces whose checksums are compared at a time: so that a server is asked before it gives up,
+/// however slowly it may be read.
 const PIECES_COMPARED: u64 = 32;
 
 /// Digits of the name under which a file comes.
@@ -44,7 +47,7 @@ pub struct BackupOptions {
 
 /// How far it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct CopyProgress {
     /// Files that are there.
     pub done_files: u64,
     /// All files.
@@ -72,7 +75,8 @@ pub struct BackupReport {
     pub new_files: u64,
     /// Bytes that were read.
     pub new_bytes: u64,
-    /// Bytes that the server only computed checksums of, since they might be there already, and of which most were.
+    /// Bytes that the server only computed checksums of, since they might be there already, and of
+    /// which most were.
     pub compared_bytes: u64,
     /// Bytes of those files that an earlier try had read.
     pub resumed_bytes: u64,
@@ -88,7 +92,8 @@ pub struct BackupReport {
     pub not_removed: Option<String>,
 }
 
-/// Makes a backup of `source` in `directory`, which becomes a folder of backups if there is nothing. It is complete, and durable, when this returns.
+/// Makes a backup of `source` in `directory`, which becomes a folder of backups if there is
+/// nothing. It is complete, and durable, when this returns.
 ///
 /// # Errors
 ///
@@ -98,7 +103,7 @@ pub fn back_up(
     source: &mut dyn Source,
     options: BackupOptions,
     goes_on: &dyn Fn() -> bool,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(CopyProgress),
 ) -> Result<BackupReport> {
     let began = Instant::now();
     let repository = Repository::create_or_open(directory)?;
@@ -122,9 +127,9 @@ pub fn back_up(
         };
         repository.commit(&manifest).map(|()| (manifest, at, counts))
     });
-    // Where it cannot be told any more the server gives it up by itself.
+    // Where the server can no longer be reached it gives the backup up by itself.
     if let Err(error) = source.end(manifest.is_ok()) {
-        tracing::warn!(%error, "the store was not told that the backup has ended");
+        tracing::warn!(%error, "the server was not notified that the backup has ended");
     }
     let (manifest, at, Counts { new_files, compared_bytes, resumed_bytes }) = manifest?;
     repository.forget_partial()?;
@@ -153,7 +158,7 @@ pub fn back_up(
 /// What is taken over from earlier backups is read again in one of so many, so that damage does not stay.
 const ROUNDS: u64 = 8;
 
-/// What tells a file of one store from its others.
+/// What distinguishes a file of one store from its others.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Identity {
     path: String,
@@ -166,20 +171,20 @@ struct Copying<'c, 'g> {
     repository: &'c Repository,
     source: &'c mut dyn Source,
     limiter: Limiter<'g>,
-    progress: &'c mut dyn FnMut(Progress),
+    progress: &'c mut dyn FnMut(CopyProgress),
     /// Objects of files that were copied before.
-    known: HashMap<Identity, String>,
+    journalled: HashMap<Identity, String>,
     /// Counts the backups in this folder.
     number: u64,
     journal: Option<File>,
     journal_path: PathBuf,
     /// Objects by their lengths, once somebody asked for one.
     by_bytes: Option<HashMap<u64, Vec<String>>>,
-    at: Progress,
+    at: CopyProgress,
     counts: Counts,
 }
 
-/// What the report tells of how files came.
+/// How files came, for the report.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     new_files: u64,
@@ -193,12 +198,12 @@ impl<'c, 'g> Copying<'c, 'g> {
         source: &'c mut dyn Source,
         limiter: Limiter<'g>,
         begun: &Begun,
-        progress: &'c mut dyn FnMut(Progress),
+        progress: &'c mut dyn FnMut(CopyProgress),
     ) -> Result<Self> {
-        let mut known = HashMap::new();
+        let mut journalled = HashMap::new();
         let mut note = |file: ManifestFile| {
             let ManifestFile { path, bytes, object, stamp } = file;
-            known.insert(Identity { path, bytes, stamp }, object);
+            journalled.insert(Identity { path, bytes, stamp }, object);
         };
         // Of several the last one has what is likely to be there still.
         let mut complete = repository.entries()?.into_iter().filter_map(|entry| entry.manifest.ok());
@@ -214,17 +219,17 @@ impl<'c, 'g> Copying<'c, 'g> {
         // A line that was cut off says nothing.
         let lines = journal.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
         lines.filter_map(|line| serde_json::from_str::<ManifestFile>(line).ok()).for_each(&mut note);
-        let at = Progress {
+        let at = CopyProgress {
             files: begun.files.len() as u64,
             bytes: begun.files.iter().map(|file| file.bytes).sum(),
-            ..Progress::default()
+            ..CopyProgress::default()
         };
         Ok(Self {
             repository,
             source,
             limiter,
             progress,
-            known,
+            journalled,
             number: repository.last_number()?.unwrap_or(0),
             journal: None,
             journal_path,
@@ -259,7 +264,7 @@ impl<'c, 'g> Copying<'c, 'g> {
         let SourceFile { path, bytes, stamp } = file.clone();
         let repository = self.repository;
         let objects = &repository.objects;
-        if let Some(object) = self.known.get(&Identity { path, bytes, stamp })
+        if let Some(object) = self.journalled.get(&Identity { path, bytes, stamp })
             && is_object(object)
             && objects.bytes(object)? == Some(bytes)
         {
@@ -383,7 +388,8 @@ impl<'c, 'g> Copying<'c, 'g> {
                 none.insert(opened)
             }
         };
-        // Not made durable: what it names is looked for, and has the length that it says, or does not count.
+        // Not made durable: what it references is checked, and has the length that it says, or does
+        // not count.
         journal.write_all(&line).map_err(failed)
     }
 }

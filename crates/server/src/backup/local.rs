@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ecotone_resp::backups::{Backups, Held};
-use ecotone_resp::service::BackupTarget;
+use ecotone_resp::backups::{BackupSnapshot, Backups};
+use ecotone_resp::host::BackupTarget;
 use tracing::info;
 
 use super::{BackupError, BackupOptions, Begun, Limiter, Result, Source, SourceFile, back_up};
@@ -17,7 +17,7 @@ pub(crate) struct LocalTarget {
 }
 
 impl BackupTarget for LocalTarget {
-    fn copy(&self, backups: &Backups, held: &Arc<Held>, goes_on: &dyn Fn() -> bool) -> Result<(), String> {
+    fn copy(&self, backups: &Backups, held: &Arc<BackupSnapshot>, goes_on: &dyn Fn() -> bool) -> Result<(), String> {
         let mut source = HeldSource { backups, held };
         let report = back_up(&self.directory, &mut source, self.options, goes_on, &mut |_| {})
             .map_err(|error| format!("the backup in {} failed: {error}", self.directory.display()))?;
@@ -35,7 +35,7 @@ impl BackupTarget for LocalTarget {
 /// A checkpoint of this process.
 struct HeldSource<'h> {
     backups: &'h Backups,
-    held: &'h Held,
+    held: &'h BackupSnapshot,
 }
 
 fn failed(error: &ecotone_resp::backups::BackupError) -> BackupError {

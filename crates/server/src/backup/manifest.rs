@@ -45,7 +45,7 @@ pub struct ManifestFile {
     pub bytes: u64,
     /// The SHA-256 of what it holds, in hexadecimal digits: the name of the object.
     pub object: String,
-    /// By what the store's server told it from other files.
+    /// By which the store's server distinguished it from other files.
     pub stamp: String,
 }
 
@@ -55,11 +55,11 @@ struct Checksum {
 }
 
 impl Manifest {
-    /// What stands in the file.
+    /// The contents of the file.
     ///
     /// # Errors
     ///
-    /// None that is known: it has nothing that JSON does not.
+    /// No known reason: it has nothing that JSON has not.
     pub(super) fn encode(&self) -> Result<Vec<u8>, String> {
         let line = serde_json::to_string(self).map_err(|error| error.to_string())?;
         let checksum = Checksum { sha256: sha256(line.as_bytes()) };

@@ -1,14 +1,20 @@
-//! Backups: copies of a store as it was at one moment, in a folder that holds many of them and each file once.
+//! Backups: copies of a store as it was at one moment, in a folder that holds many of them and each
+//! file once.
 //!
-//! - [`Source`] is what is copied: a checkpoint of this process ([`local`]), or of a server elsewhere (`ecotone backup`).
-//! - [`repository`] is the folder, [`manifest`] what one backup in it consists of. Their bytes stand in docs/formats.md.
-//! - [`back_up`] copies, [`verify`] reads everything again, [`restore`] makes a server's folder of a backup. [`pace`] bounds the rate.
+//! - [`Source`] is what is copied: a checkpoint of this process ([`local`]), or of a server
+//!   elsewhere (`ecotone backup`).
+//! - [`repository`] is the folder, [`manifest`] what one backup in it consists of. docs/formats.md
+//!   describes their bytes.
+//! - [`back_up`] copies, [`verify`] reads everything again, [`restore`] makes a server's folder of
+//!   a backup. [`pace`] bounds the rate.
 //!
-//! Invariants: a backup is there once its MANIFEST is, which is written last, after everything that it names is durable. An object is named by the SHA-256 of what
-//! it holds, so the same content lies there once, and whoever reads it can tell whether it is still that. Nothing that a MANIFEST names is ever removed,
-//! and nothing at all while one of them cannot be read.
+//! Invariants: a backup is there once its MANIFEST is, which is written last, after everything that
+//! it names is durable. An object is named by the SHA-256 of what it holds, so the same content
+//! lies there once, and whoever reads it can tell whether it is still that. Nothing that a MANIFEST
+//! names is ever removed, and nothing at all while one of them cannot be read.
 //!
-//! Failure: whatever is cut short leaves all backups as they were, and what has come; the next one goes on from there.
+//! Failure: whatever is cut short leaves all backups as they were, and what has come; the next one
+//! goes on from there.
 //!
 //! Threads: one process writes to a folder at a time, by a lock; others may read it.
 
@@ -23,7 +29,7 @@ mod restore;
 mod tests;
 mod verify;
 
-pub use copy::{BackupOptions, BackupReport, Progress, back_up};
+pub use copy::{BackupOptions, BackupReport, CopyProgress, back_up};
 pub(crate) use local::LocalTarget;
 pub use manifest::{Manifest, ManifestFile};
 pub use pace::{Limiter, MIN_LIMIT_BYTES_PER_S, Pace};
@@ -44,13 +50,15 @@ pub const MAX_PIECE_BYTES: usize = ecotone_resp::backups::MAX_READ_BYTES;
 /// Bytes whose checksums are compared at a time, at most.
 pub const MAX_COMPARED_BYTES: u64 = ecotone_resp::backups::MAX_HASHED_BYTES;
 
-/// The rate at which a server's files are read unless another is asked for: less than what a disk gives, so that clients keep the rest.
+/// The rate at which a server's files are read unless another is asked for: less than what a disk
+/// gives, so that clients keep the rest.
 pub const DEFAULT_LIMIT_BYTES_PER_S: u64 = 64 << 20;
 
 /// What a backup is made of.
 #[derive(Debug, Clone)]
 pub struct Begun {
-    /// The store's [lineage](ecotone_engine::Store::lineage): `--keep` counts backups that have the same.
+    /// The store's [lineage](ecotone_engine::Store::lineage): `--keep` counts backups that have the
+    /// same.
     pub store: String,
     /// The moment that it shows, in ms since 1970.
     pub time_ms: u64,
@@ -71,14 +79,15 @@ pub struct SourceFile {
 
 /// A store that is held as it was at one moment.
 pub trait Source {
-    /// Holds it, and tells what there is.
+    /// Holds it, and lists its files.
     ///
     /// # Errors
     ///
     /// Why it cannot be held, and what to do.
     fn begin(&mut self) -> Result<Begun>;
 
-    /// Gives what `file` holds from `from` on, piece by piece, to `take`. Each piece waits for its turn by `limiter`.
+    /// Gives what `file` holds from `from` on, piece by piece, to `take`. Each piece waits for its
+    /// turn by `limiter`.
     ///
     /// # Errors
     ///
@@ -91,7 +100,8 @@ pub trait Source {
         take: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()>;
 
-    /// The SHA-256, in hexadecimal digits, of at most [`MAX_COMPARED_BYTES`] of `file` from `from` on.
+    /// The SHA-256, in hexadecimal digits, of at most [`MAX_COMPARED_BYTES`] of `file` from `from`
+    /// on.
     ///
     /// # Errors
     ///
@@ -102,6 +112,7 @@ pub trait Source {
     ///
     /// # Errors
     ///
-    /// It was given up before: what was copied may still be whole, since each file was while it could be read.
+    /// It was given up before: what was copied may still be whole, since each file was while it
+    /// could be read.
     fn end(&mut self, is_completed: bool) -> Result<()>;
 }

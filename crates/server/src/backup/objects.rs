@@ -1,4 +1,5 @@
-//! Files of a folder of backups: objects, named by what they hold, and those that have not come whole.
+//! Files of a folder of backups: objects, named by what they hold, and those that have not come
+//! whole.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -35,7 +36,7 @@ impl Objects {
         match fs::metadata(&path) {
             Ok(metadata) => Ok(Some(metadata.len())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(BackupError::io("look at", &path, error)),
+            Err(error) => Err(BackupError::io("inspect", &path, error)),
         }
     }
 
@@ -98,7 +99,8 @@ impl Objects {
         self.directory.join(format!("{object}.damaged"))
     }
 
-    /// Reads all of an object and gives it to `take`, piece by piece; what is wrong with it otherwise, once all was given.
+    /// Reads all of an object and gives it to `take`, piece by piece; what is wrong with it
+    /// otherwise, once all was given.
     pub(super) fn read(
         &self,
         object: &str,
@@ -150,7 +152,8 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// Goes on with what is there of it, as far as `is_right` says so of one piece of at most `compared` bytes after the other.
+    /// Goes on with what is there of it, as far as `is_right` says so of one piece of at most
+    /// `compared` bytes after the other.
     pub(super) fn resume(
         path: PathBuf,
         max_bytes: u64,
@@ -159,7 +162,7 @@ impl Partial {
     ) -> Result<Self> {
         let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let mut file = opened.map_err(|error| BackupError::io("open", &path, error))?;
-        let there = file.metadata().map_err(|error| BackupError::io("look at", &path, error))?.len().min(max_bytes);
+        let there = file.metadata().map_err(|error| BackupError::io("inspect", &path, error))?.len().min(max_bytes);
         let (mut context, mut bytes) = (Context::new(&SHA256), 0);
         while bytes < there {
             let mut piece = vec![0; usize::try_from(compared.min(there - bytes)).unwrap_or(MAX_PIECE_BYTES)];
@@ -188,8 +191,9 @@ impl Partial {
         Ok(())
     }
 
-    /// It has come whole: makes it durable, and an object. Its name is durable once the folder of objects is. An object of this name that was there is
-    /// replaced, which heals one that was damaged.
+    /// It has come whole: makes it durable, and an object. Its name is durable once the folder of
+    /// objects is. An object of this name that was there is replaced, which heals one that was
+    /// damaged.
     pub(super) fn finish(self, objects: &Objects) -> Result<String> {
         self.file.sync_all().map_err(|error| BackupError::io("sync", &self.path, error))?;
         let object = digits(self.context);

@@ -4,17 +4,19 @@ use std::time::{Duration, Instant};
 
 use super::{BackupError, MAX_PIECE_BYTES, Result};
 
-/// The least rate that can be asked for: a piece then takes a second, and who holds the store waits for longer than that.
+/// The least rate that can be asked for: a piece then takes a second, and who holds the store waits
+/// for longer than that.
 pub const MIN_LIMIT_BYTES_PER_S: u64 = 4096;
 
 /// What was not used for so long may be made up for.
 const BURST: Duration = Duration::from_millis(250);
 
-/// How often who waits looks whether to go on.
+/// How often a waiting copy checks whether to go on.
 const LOOKS_EVERY: Duration = Duration::from_millis(200);
 
-/// A rate in bytes a second, as a bucket that fills with time: in any span at most what the rate gives for it and [`BURST`], and one piece. No
-/// clock: time is an argument, counted from any moment.
+/// A rate in bytes a second, as a bucket that fills with time: in any span at most what the rate
+/// gives for it and [`BURST`], and one piece. No clock: time is an argument, counted from any
+/// moment.
 #[derive(Debug, Clone)]
 pub struct Pace {
     bytes_per_s: Option<u64>,
@@ -108,7 +110,8 @@ mod tests {
                     assert!(bytes <= span * rate as f64 * 1.000_001, "{bytes} bytes in {span} s at {rate}");
                 }
             }
-            // And not much less: without the eight pauses it takes what the rate says for the others.
+            // And not much less: without the eight pauses it takes what the rate says for the
+            // others.
             let busy = now.saturating_sub(BURST * 7 * 8).as_secs_f64();
             let by_rate = 391.0 * piece as f64 / rate as f64;
             assert!((busy - by_rate).abs() <= BURST.as_secs_f64() * 9.0, "{busy} s and not {by_rate} s");

@@ -38,7 +38,7 @@ pub(super) struct Repository {
 pub struct BackupEntry {
     /// Its name.
     pub id: String,
-    /// What it consists of, or why that cannot be told.
+    /// What it consists of, or why that cannot be read.
     pub manifest: Result<Manifest, String>,
 }
 
@@ -176,11 +176,12 @@ impl Repository {
         sync_directory(&directory)
     }
 
-    /// Removes all but the last `keep` backups of `store`, what was never complete, and what no backup names.
+    /// Removes all but the last `keep` backups of `store`, what was never complete, and what no
+    /// backup names.
     ///
     /// # Errors
     ///
-    /// A MANIFEST that cannot be read: what it names is not known.
+    /// A MANIFEST that cannot be read: what it references is unknown.
     pub(super) fn prune(&self, store: &str, keep: Option<u64>) -> Result<Pruned> {
         let mut pruned = Pruned::default();
         let mut manifests = Vec::new();
@@ -234,13 +235,14 @@ impl Repository {
 }
 
 fn is_there(path: &Path) -> Result<bool> {
-    path.try_exists().map_err(|error| BackupError::io("look at", path, error))
+    path.try_exists().map_err(|error| BackupError::io("inspect", path, error))
 }
 
 /// A lock that ends with the process; `None` where the file system has none.
 fn lock(directory: &Path, take: impl FnOnce(&File) -> Result<(), TryLockError>) -> Result<Option<File>> {
     let path = directory.join("LOCK");
-    // A reader on a medium that cannot be written finds it, or does without: nobody else writes there either.
+    // A reader on a medium that cannot be written finds it, or does without: nobody else writes
+    // there either.
     let opened = File::options().create(true).truncate(false).write(true).open(&path).or_else(|_| File::open(&path));
     let Ok(file) = opened else { return Ok(None) };
     match take(&file) {

@@ -1,7 +1,9 @@
 //! Makes the folder of a server of a backup.
 //!
-//! Order: first what says that a restore is under way; then `CURRENT`, with which the folder is no store and no place for a new one; all other files, each
-//! durable and read against its checksum; last, by one rename, `STORE`, with which it is a store. So whatever cuts it short, a store opens that is whole, or none.
+//! Order: first what says that a restore is under way; then `CURRENT`, with which the folder is no
+//! store and no place for a new one; all other files, each durable and read against its checksum;
+//! last, by one rename, `STORE`, with which it is a store. So whatever cuts it short, a store opens
+//! that is whole, or none.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -14,7 +16,7 @@ use serde::Serialize;
 use super::manifest::{Manifest, ManifestFile};
 use super::objects::{Objects, read_whole, sync_directory, write_whole};
 use super::repository::Repository;
-use super::{BackupError, Progress, Result};
+use super::{BackupError, CopyProgress, Result};
 
 /// Says which backup is being restored.
 const MARKER: &str = "RESTORING";
@@ -42,17 +44,18 @@ pub struct RestoreReport {
     pub took_ms: u64,
 }
 
-/// Makes `to` the folder of a server with the store of a backup in `backups`: of the one that is named, or the newest.
+/// Makes `to` the folder of a server with the store of a backup in `backups`: of the one that is
+/// named, or the newest.
 ///
 /// # Errors
 ///
-/// What went wrong, and what to do. A folder that holds anything but an unfinished restore of the same backup is left as it is; one that is
-/// unfinished opens as no store.
+/// What went wrong, and what to do. A folder that holds anything but an unfinished restore of the
+/// same backup is left as it is; one that is unfinished opens as no store.
 pub fn restore(
     backups: &Path,
     backup: Option<&str>,
     to: &Path,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(CopyProgress),
 ) -> Result<RestoreReport> {
     let began = Instant::now();
     let repository = Repository::open(backups)?;
@@ -73,7 +76,7 @@ pub fn restore(
     for directory in &directories {
         fs::create_dir_all(directory).map_err(|error| BackupError::io("create the folder", directory, error))?;
     }
-    let mut at = Progress { files: manifest.files.len() as u64, bytes: manifest.bytes, ..Progress::default() };
+    let mut at = CopyProgress { files: manifest.files.len() as u64, bytes: manifest.bytes, ..CopyProgress::default() };
     let mut resumed_bytes = 0;
     let mut files: Vec<&ManifestFile> = manifest.files.iter().collect();
     files.sort_by_key(|file| (file.path == IDENTITY_FILE, file.path != CURRENT));
@@ -140,7 +143,7 @@ fn prepare(to: &Path, marker: &Path, manifest: &Manifest) -> Result<bool> {
     match fs::read_to_string(marker) {
         Ok(id) => {
             let store = to.join(STORE).join(IDENTITY_FILE);
-            if store.try_exists().map_err(|error| BackupError::io("look at", &store, error))? {
+            if store.try_exists().map_err(|error| BackupError::io("inspect", &store, error))? {
                 return Err(BackupError::Refused(format!(
                     "{shown} has a store, and the restore of backup {id} has ended there: remove {}, and start the server",
                     marker.display()
@@ -171,9 +174,9 @@ fn prepare(to: &Path, marker: &Path, manifest: &Manifest) -> Result<bool> {
     Ok(false)
 }
 
-/// Looks whether there is room, before anything is written.
+/// Checks the free space before anything is written.
 fn check_space(to: &Path, manifest: &Manifest) -> Result<()> {
-    // Where it cannot be told, writing will.
+    // Where it cannot be measured, writing will tell.
     let Ok(system) = rustix::fs::statvfs(to) else { return Ok(()) };
     let free_bytes = system.f_bavail.saturating_mul(system.f_frsize);
     let there_bytes: u64 = manifest

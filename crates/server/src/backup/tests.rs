@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// A store whose files are in memory: path, content, and a number that is another for each content that was written.
+/// A store whose files are in memory: path, content, and a number that is another for each content
+/// that was written.
 #[derive(Default)]
 struct Made {
     lineage: String,

@@ -1,4 +1,4 @@
-//! Reads everything in a folder of backups again, and tells what is not as it was written.
+//! Reads everything in a folder of backups again, and reports what is not as it was written.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,18 +6,18 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::repository::Repository;
-use super::{BackupError, Progress, Result};
+use super::{BackupError, CopyProgress, Result};
 
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyBackupsReport {
-    /// Backups that were looked at.
+    /// Backups that were checked.
     pub backups: u64,
     /// Objects that they consist of.
     pub objects: u64,
     /// Bytes of those.
     pub bytes: u64,
-    /// Backups that cannot be told any more: why.
+    /// Backups that can no longer be read: why.
     pub damaged_backups: Vec<String>,
     /// Objects that are not what they were.
     pub damaged_objects: Vec<DamagedObject>,
@@ -53,7 +53,7 @@ impl VerifyBackupsReport {
 pub fn verify(
     directory: &Path,
     backup: Option<&str>,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(CopyProgress),
 ) -> Result<VerifyBackupsReport> {
     let repository = Repository::open(directory)?;
     let mut report = VerifyBackupsReport::default();
@@ -80,10 +80,10 @@ pub fn verify(
             Err(why) => report.damaged_backups.push(why),
         }
     }
-    let mut at = Progress {
+    let mut at = CopyProgress {
         files: needed.len() as u64,
         bytes: needed.values().map(|(bytes, _)| bytes).sum(),
-        ..Progress::default()
+        ..CopyProgress::default()
     };
     (report.objects, report.bytes) = (at.files, at.bytes);
     for (object, (bytes, needed_by)) in &needed {

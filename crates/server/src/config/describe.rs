@@ -1,4 +1,5 @@
-//! What there is to know of all keys, as a page and as a file to begin with. Both are made of the keys themselves.
+//! What there is to know of all keys, as a page and as a file to begin with. Both are made of the
+//! keys themselves.
 
 use std::fmt::Write;
 
@@ -18,7 +19,7 @@ const HEAD: &str = "# Configuration
 4. the command line (`ecotone serve --help`).
 
 The file is TOML: sections in brackets, and keys below them. `ecotone serve --print-config` prints one with every key, its default and
-what it is for. A key that there is not, and a value that cannot be, are refused with file, line and reason; so is a variable that
+what it is for. An unknown key or an impossible value is refused with file, line and reason; so is a variable that
 begins like those of a section and names no key. In the environment and by CONFIG SET a list is written with commas. Relative paths
 count from the folder that the server is started in.
 
@@ -72,7 +73,7 @@ fn shown_default(key: &Key) -> String {
 /// A file with every key, each with its default behind `#`.
 pub fn commented_file() -> String {
     let mut file = String::from(
-        "# Configuration of a server: ecotone serve --config FILE\n# What stands behind # is the default; take the # away to change it.\n",
+        "# Configuration of a server: ecotone serve --config FILE\n# The value behind # is the default; remove the # to change it.\n",
     );
     for (section, about) in SECTIONS {
         file.push('\n');

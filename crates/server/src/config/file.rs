@@ -10,13 +10,13 @@ use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 use super::replace::{Replaced, copy_beside, replace};
-use super::{Config, Key, Place, no_such_key, refusal};
+use super::{Config, Key, ValueOrigin, no_such_key, refusal};
 use crate::error::{Error, Result};
 
 /// A configuration file is not longer; what is, is something else.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What the parser says of a key that stands there twice. It points at the key, and does not name it.
+/// What the parser says of a duplicate key. It points at the key, and does not name it.
 const DUPLICATE_KEY: &str = "duplicate key";
 
 /// Sets in `config` what `file` says.
@@ -36,8 +36,8 @@ fn read(file: &Path) -> Result<String> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let line = line_of(error.as_bytes(), error.utf8_error().valid_up_to());
-        let place = Place::Line { file: file.to_path_buf(), line };
-        Error::Configuration(format!("{place}: this is not UTF-8"))
+        let origin = ValueOrigin::Line { file: file.to_path_buf(), line };
+        Error::Configuration(format!("{origin}: this is not UTF-8"))
     })
 }
 
@@ -46,8 +46,8 @@ fn failed(action: &str, file: &Path, error: &std::io::Error) -> Error {
 }
 
 fn set_all(file: &Path, text: &str, config: &mut Config) -> Result<()> {
-    let place = |at: usize| Place::Line { file: file.to_path_buf(), line: line_of(text.as_bytes(), at) };
-    let refused = |at: usize, why: &str| Error::Configuration(format!("{}: {why}", place(at)));
+    let origin = |at: usize| ValueOrigin::Line { file: file.to_path_buf(), line: line_of(text.as_bytes(), at) };
+    let refused = |at: usize, why: &str| Error::Configuration(format!("{}: {why}", origin(at)));
     let table = DeTable::parse(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
         // Elsewhere there may be a password.
@@ -62,7 +62,7 @@ fn set_all(file: &Path, text: &str, config: &mut Config) -> Result<()> {
     })?;
     for (section, value) in table.get_ref() {
         let DeValue::Table(section_table) = value.get_ref() else {
-            let why = format!("{} stands in no section; write [section] above it", section.get_ref());
+            let why = format!("{} is in no section; write [section] above it", section.get_ref());
             return Err(refused(section.span().start, &why));
         };
         if section_table.is_empty() && super::SECTIONS.iter().all(|(name, _)| name != section.get_ref()) {
@@ -70,13 +70,13 @@ fn set_all(file: &Path, text: &str, config: &mut Config) -> Result<()> {
         }
         for (name, value) in section_table {
             let path = format!("{}.{}", section.get_ref(), name.get_ref());
-            let place = place(name.span().start);
+            let origin = origin(name.span().start);
             let key =
-                super::find(&path).ok_or_else(|| Error::Configuration(format!("{place}: {}", no_such_key(&path))))?;
+                super::find(&path).ok_or_else(|| Error::Configuration(format!("{origin}: {}", no_such_key(&path))))?;
             let shown = text.get(value.span()).unwrap_or_default();
             let given = key.kind.text_of(value.get_ref());
-            let given = given.map_err(|why| Error::Configuration(refusal(&place, key, shown, &why)))?;
-            config.set(&path, &given, place)?;
+            let given = given.map_err(|why| Error::Configuration(refusal(&origin, key, shown, &why)))?;
+            config.set(&path, &given, origin)?;
         }
     }
     Ok(())
@@ -87,7 +87,8 @@ fn line_of(text: &[u8], at: usize) -> usize {
     text.iter().take(at).filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// Puts values into `file`. Everything else in it stays as it is, byte for byte. See [`replace`] for `elsewhere`.
+/// Puts values into `file`. Everything else in it stays as it is, byte for byte. See [`replace`]
+/// for `elsewhere`.
 pub(super) fn rewrite(file: &Path, changed: &[(&'static Key, &str)], elsewhere: &Path) -> Result<Replaced> {
     let mut text = read(file)?;
     for (key, value) in changed {
@@ -144,7 +145,8 @@ impl At {
     }
 }
 
-/// `text` with one value put in: where it stands, else at the end of its section however that is written, else in a section of its own at the end.
+/// `text` with one value put in: where it is, else at the end of its section however that is
+/// written, else in a section of its own at the end.
 fn with_value(file: &Path, mut text: String, key: &Key, value: &str) -> Result<String> {
     let literal = key.kind.literal(value);
     let (section, name) = (key.section(), key.name());
@@ -199,10 +201,10 @@ mod tests {
     fn what_clients_changed_is_written_and_all_else_stays() {
         let (folder, mut config) = config_in(FILE);
         let file = folder.path().join("ecotone.toml");
-        config.set("clients.max_clients", "77", Place::Client).unwrap();
-        config.set("clients.idle_timeout_s", "off", Place::Client).unwrap();
-        config.set("clients.password", "a \"b\" #c", Place::Client).unwrap();
-        config.set("store.compression", "zstd", Place::Variable("ECOTONE_STORE_COMPRESSION".into())).unwrap();
+        config.set("clients.max_clients", "77", ValueOrigin::Client).unwrap();
+        config.set("clients.idle_timeout_s", "off", ValueOrigin::Client).unwrap();
+        config.set("clients.password", "a \"b\" #c", ValueOrigin::Client).unwrap();
+        config.set("store.compression", "zstd", ValueOrigin::Variable("ECOTONE_STORE_COMPRESSION".into())).unwrap();
         config.rewrite().unwrap();
         let text = std::fs::read_to_string(&file).unwrap();
         for kept in ["# Ours.", "listen = \"off\" # nobody", "max_clients = 77 # few", "idle_watts = 2.5"] {
@@ -224,7 +226,7 @@ mod tests {
         let (folder, mut config) = config_in("[energy]\nidle_watts = 1.0");
         let file = folder.path().join("ecotone.toml");
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-        config.set("clients.password", "p", Place::Client).unwrap();
+        config.set("clients.password", "p", ValueOrigin::Client).unwrap();
         config.rewrite().unwrap();
         assert_eq!(
             std::fs::read_to_string(&file).unwrap(),
@@ -237,7 +239,7 @@ mod tests {
     fn rewritten(text: &str, changes: &[(&str, &str)]) -> String {
         let (folder, mut config) = config_in(text);
         for (path, value) in changes {
-            config.set(path, value, Place::Client).unwrap();
+            config.set(path, value, ValueOrigin::Client).unwrap();
         }
         config.rewrite().unwrap();
         let file = folder.path().join("ecotone.toml");
@@ -267,13 +269,13 @@ mod tests {
                 "\"clients\".'max_clients' = 11\nclients.idle_timeout_s = \"off\"\nclients.slowlog_entries = 5\n\n# Below.\n[energy]\n",
             ),
             (
-                "# First.\nclients.max_clients = 10\nserver.dir = \"/d\" # there\n# Second.\nclients.lanes = 1\nserver.cores = 1\n",
-                "# First.\nclients.max_clients = 11\nserver.dir = \"/d\" # there\n# Second.\nclients.lanes = 1\nclients.idle_timeout_s = \"off\"\n\
+                "# First.\nclients.max_clients = 10\nserver.dir = \"/d\" # there\n# Second.\nclients.event_loops = 1\nserver.cores = 1\n",
+                "# First.\nclients.max_clients = 11\nserver.dir = \"/d\" # there\n# Second.\nclients.event_loops = 1\nclients.idle_timeout_s = \"off\"\n\
                  clients.slowlog_entries = 5\nserver.cores = 1\n",
             ),
             (
-                "clients = { lanes = 1, # one\n  max_clients = 10, # few\n}\n",
-                "clients = { lanes = 1, # one\n  max_clients = 11, idle_timeout_s = \"off\", slowlog_entries = 5, # few\n}\n",
+                "clients = { event_loops = 1, # one\n  max_clients = 10, # few\n}\n",
+                "clients = { event_loops = 1, # one\n  max_clients = 11, idle_timeout_s = \"off\", slowlog_entries = 5, # few\n}\n",
             ),
             (
                 "[clients] # ours\n# nothing yet\n\n[energy] # theirs\nidle_watts = 1.5\n",
@@ -324,7 +326,7 @@ mod tests {
     fn a_file_that_is_no_longer_what_it_was_is_refused_and_stays() {
         let (folder, mut config) = config_in("[clients]\n");
         let file = folder.path().join("ecotone.toml");
-        config.set("clients.max_clients", "11", Place::Client).unwrap();
+        config.set("clients.max_clients", "11", ValueOrigin::Client).unwrap();
         for text in [
             "clients = 5\n",
             "[[clients]]\nmax_clients = 5\n",
@@ -351,7 +353,7 @@ mod tests {
         let (link, was) = (folder.path().join("link.toml"), std::fs::metadata(&file).unwrap());
         std::os::unix::fs::symlink("ecotone.toml", &link).unwrap();
         config.file = Some(link.clone());
-        config.set("clients.max_clients", "11", Place::Client).unwrap();
+        config.set("clients.max_clients", "11", ValueOrigin::Client).unwrap();
         assert_eq!(config.rewrite().unwrap().1, Replaced::Whole);
         let is = std::fs::metadata(&file).unwrap();
         assert_eq!((is.uid(), is.gid(), is.mode()), (was.uid(), was.gid(), was.mode()));
@@ -376,7 +378,7 @@ mod tests {
             let file = folder.path().join("ecotone.toml");
             let was = std::fs::metadata(&file).unwrap().ino();
             std::fs::hard_link(&file, folder.path().join("other-name")).unwrap();
-            config.set("clients.max_clients", "11", Place::Client).unwrap();
+            config.set("clients.max_clients", "11", ValueOrigin::Client).unwrap();
             let (written, how) = config.rewrite().unwrap();
             let in_place = Replaced::InPlace { why: "it has several names".into() };
             assert_eq!((written, how), (vec!["clients.max_clients"], in_place));
@@ -393,8 +395,8 @@ mod tests {
         let (file, data) = (folder.path().join("ecotone.toml"), folder.path().join("data"));
         // Nothing can be put there.
         std::fs::create_dir(copy_beside(&file)).unwrap();
-        config.set("clients.max_clients", "11", Place::Client).unwrap();
-        config.set("server.dir", data.to_str().unwrap(), Place::Argument("--dir".into())).unwrap();
+        config.set("clients.max_clients", "11", ValueOrigin::Client).unwrap();
+        config.set("server.dir", data.to_str().unwrap(), ValueOrigin::Argument("--dir".into())).unwrap();
         let refused = config.rewrite().unwrap_err().to_string();
         assert!(refused.contains("no copy can be made") && refused.contains(data.to_str().unwrap()), "{refused}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "[clients]\n");

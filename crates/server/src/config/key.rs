@@ -1,7 +1,7 @@
-//! One setting: its name, what may stand there, and what it is for.
+//! One setting: its name, its values, and what it is for.
 //!
-//! Every value has a text, the same in the file, the environment, the command line and `CONFIG SET`; a [`Kind`] says which texts are
-//! values, and how they stand in the file.
+//! Every value has a text, the same in the file, the environment, the command line and `CONFIG
+//! SET`; a [`Kind`] says which texts are values, and how they are written in the file.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use toml::de::DeValue;
 pub struct Key {
     /// Section and name with a point between, such as `clients.max_clients`.
     pub path: String,
-    /// What may stand there.
+    /// The values it may have.
     pub kind: Kind,
     /// What holds where nothing is said; empty: nothing.
     pub default: String,
@@ -24,7 +24,7 @@ pub struct Key {
     pub is_live: bool,
 }
 
-/// What may stand at a key.
+/// The values of a key.
 #[derive(Debug, Clone)]
 pub enum Kind {
     /// A whole number, both ends included, or one of some words instead.
@@ -64,12 +64,12 @@ pub enum Kind {
 pub(crate) const OFF: &str = "off";
 
 impl Key {
-    /// The part of the file it stands in.
+    /// The section of the file it belongs to.
     pub fn section(&self) -> &str {
         self.path.split_once('.').map_or("", |(section, _)| section)
     }
 
-    /// Its name within that part.
+    /// Its name within that section.
     pub fn name(&self) -> &str {
         self.path.split_once('.').map_or(&self.path, |(_, name)| name)
     }
@@ -103,7 +103,7 @@ impl Kind {
         if is_value { Ok(()) } else { Err(format!("must be {}", self.range())) }
     }
 
-    /// What may stand there, in words.
+    /// Its values, in words.
     pub fn range(&self) -> String {
         match self {
             Self::Whole { least, most, words } => {
@@ -127,7 +127,7 @@ impl Kind {
         }
     }
 
-    /// The text of what stands in the file.
+    /// The text of a value in the file.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl Kind {
         }
     }
 
-    /// How `text`, which is a value, stands in the file.
+    /// How `text`, which is a value, is written in the file.
     pub(super) fn literal(&self, text: &str) -> String {
         match self {
             Self::Whole { .. } if text.parse::<u64>().is_ok() => text.into(),
@@ -178,7 +178,7 @@ impl Kind {
     }
 }
 
-/// In one line, whatever stands in it.
+/// In one line, whatever it contains.
 fn quoted(text: &str) -> String {
     if !text.contains(char::is_control) {
         return toml::Value::String(text.into()).to_string();

@@ -2,12 +2,12 @@
 
 use std::sync::LazyLock;
 
+use ecotone_energy::MAX_WATTS;
 use ecotone_engine::MAX_VALUE_BYTES;
-use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
-use ecotone_power::MAX_WATTS;
 use ecotone_resp::serve::Listen;
 use ecotone_resp::service::{DebugCommand, Limits};
+use ecotone_types::ServerId;
 
 use super::key::{Key, Kind, OFF};
 use crate::backup::{DEFAULT_LIMIT_BYTES_PER_S, MIN_LIMIT_BYTES_PER_S};
@@ -38,7 +38,7 @@ const SOCKET_PATH_BYTES: usize = 107;
 /// The longest password.
 const PASSWORD_BYTES: usize = 512;
 
-/// The prefix of the options that stand in `[space]`.
+/// The prefix of the options that belong to `[space]`.
 const SPACE: &str = "space_";
 
 /// Every setting, in the order of the file.
@@ -60,7 +60,7 @@ pub(crate) fn find(path: &str) -> Option<&'static Key> {
     keys().iter().find(|key| key.path == path)
 }
 
-/// The setting that stands for a [store option](STORE_OPTIONS).
+/// The setting of a [store option](STORE_OPTIONS).
 pub(crate) fn path_of_store_option(name: &str) -> String {
     match name.strip_prefix(SPACE) {
         Some(name) => format!("space.{name}"),
@@ -80,7 +80,7 @@ fn text(what: &'static str, is_one: fn(&str) -> bool) -> Kind {
     Kind::Text { what, is_one }
 }
 
-/// Whether it stands in one line and can be seen: what has something else is a slip.
+/// Whether it is one line of visible characters: anything else is a slip.
 fn is_plain(text: &str) -> bool {
     !text.contains(char::is_control)
 }
@@ -189,35 +189,35 @@ fn clients() -> Vec<Key> {
              signed; none: clients show none.",
         ),
         key(
-            "clients.lanes",
+            "clients.event_loops",
             whole_or(&["auto"], 1, 1024),
             "auto",
             "threads",
-            "Threads that serve clients: so many, always. `auto`: there is one for each core, and as many of them serve as the load gains by \
-             (lanes_in_use of INFO).",
+            "Event loops, each a thread, that serve clients: so many, always. `auto`: there is one for each core, and as many of them serve as the load \
+             gains by (event_loops_in_use of INFO).",
         ),
         key(
-            "clients.waiting_threads",
+            "clients.blocking_threads",
             whole(1, 1024),
-            listen.waiting_threads,
+            listen.blocking_threads,
             "threads",
-            "Threads of each lane that may wait for the device. A quarter of them, where there are two or more one at least, never waits for who \
-             writes.",
+            "Threads of each event loop that may block on the device. A quarter of them, where there are two or more one at least, never waits for \
+             writers.",
         ),
         key(
             "clients.io_uring",
             Kind::Flag,
             listen.uses_io_uring,
             "",
-            "Whether the kernel reads by io_uring what requests miss in memory, where it offers that; else waiting_threads do.",
+            "Whether the kernel reads by io_uring what requests miss in memory, where it offers that; else `blocking_threads` do.",
         ),
         live(key(
             "clients.password",
             password,
             "",
             "",
-            "What clients must give by AUTH; none: nothing. Give it in the file or the environment, never where others can read it. Any \
-             characters may stand in it, in the file as TOML escapes them.",
+            "What clients must give by AUTH; none: nothing. Give it in the file or the environment, never where others can read it. It \
+             may have any characters, in the file as TOML escapes them.",
         )),
         key(
             "clients.enable_debug_command",
@@ -286,7 +286,7 @@ fn clients() -> Vec<Key> {
             false,
             "",
             "Keys expire by the latest time that the store has seen, so that a clock which is set back brings none of them to life again (after a \
-             loss of power: none that was seen gone more than about 10 s before). `true`, for one start, takes the system's clock all the same: \
+             loss of power: none that had expired more than about 10 s before). `true`, for one start, takes the system's clock all the same: \
              after one that was ahead by mistake was set right.",
         ),
         live(key(
@@ -304,7 +304,7 @@ fn clients() -> Vec<Key> {
             whole_or(&[OFF], 0, 3_600_000_000),
             slow_after,
             "microseconds",
-            "Commands that take longer stand in the slow log; `off`: none.",
+            "Commands that take longer are recorded in the slow log; `off`: none.",
         )),
         live(key(
             "clients.slowlog_entries",
@@ -324,7 +324,7 @@ fn store() -> Vec<Key> {
         let path = path_of_store_option(option.name);
         keys.push(match option.name {
             "max_subcompactions" => {
-                let about = "Parts of one L0 compaction; `auto`: as the policy has it.";
+                let about = "Subcompactions of one L0 compaction; `auto`: as the policy sets it.";
                 key(&path, whole_or(&["auto"], 1, 256), "auto", option.unit, about)
             }
             _ => key(&path, (option.kind)(), (option.get)(&defaults), option.unit, option.about),
@@ -433,7 +433,7 @@ fn backup() -> Vec<Key> {
             whole_or(&[OFF], 1, 1_000_000),
             OFF,
             "backups",
-            "How many backups of this store stay there: older ones are removed after each. `off`: all.",
+            "How many backups of this store are kept there: older ones are removed after each. `off`: all.",
         )),
         live(key(
             "backup.limit_bytes_per_s",
@@ -450,10 +450,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_is_whole_stands_in_a_section_and_its_default_is_a_value() {
+    fn every_key_is_whole_and_in_a_section_and_its_default_is_a_value() {
         let mut paths: Vec<&str> = keys().iter().map(|key| key.path.as_str()).collect();
         let of_section = |key: &Key| SECTIONS.iter().position(|(name, _)| *name == key.section()).unwrap();
-        assert!(keys().is_sorted_by_key(of_section), "keys stand in the order of their sections");
+        assert!(keys().is_sorted_by_key(of_section), "keys are in the order of their sections");
         for key in keys() {
             assert_eq!(key.kind.check(&key.default), Ok(()), "{}", key.path);
             assert!(key.about.ends_with('.'), "{}: {:?} is no sentence", key.path, key.about);
@@ -461,6 +461,6 @@ mod tests {
         }
         paths.sort_unstable();
         paths.dedup();
-        assert_eq!(paths.len(), keys().len(), "a key stands twice");
+        assert_eq!(paths.len(), keys().len(), "a key is there twice");
     }
 }

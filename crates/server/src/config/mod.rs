@@ -1,10 +1,12 @@
 //! The configuration of a server: what was said, where, and what follows from it.
 //!
-//! From the bottom: [`key`] is one setting, [`keys`] all there are; a [`Config`] holds what was said of them, by the file
-//! ([`file`]), the environment and the command line, each of which wins over those before; [`resolve`] makes of it what a server is
-//! started with, and refuses what does not fit together; [`describe`] tells of all keys what there is to know.
+//! From the bottom: [`key`] is one setting, [`keys`] all there are; a [`Config`] holds what was
+//! said of them, by the file ([`file`]), the environment and the command line, each of which wins
+//! over those before; [`resolve`] makes of it what a server is started with, and refuses what does
+//! not fit together; [`describe`] describes all keys.
 //!
-//! Every key passes one gate, [`Config::set`], wherever it comes from, and every refusal says where the value stands.
+//! Every key passes [`Config::set`], wherever it comes from, and every refusal says where the value
+//! was set.
 //!
 //! Threads: none; a [`Config`] is a value.
 
@@ -50,12 +52,12 @@ pub struct Config {
 #[derive(Debug, Clone)]
 struct Said {
     text: String,
-    place: Place,
+    origin: ValueOrigin,
 }
 
 /// Where a value was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum ValueOrigin {
     /// A line of the file.
     Line {
         /// The file.
@@ -71,7 +73,7 @@ pub enum Place {
     Client,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line { file, line } => write!(to, "{}:{line}", file.display()),
@@ -87,7 +89,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`]: which value is refused, where it stands, and why. So are keys that there are not, and variables that
+    /// [`Error::Configuration`]: which value is refused, where it is set, and why. So are unknown keys, and variables that
     /// begin as those of a section and name no key.
     pub fn load(file: Option<&Path>, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self> {
         let mut config = Self::default();
@@ -115,7 +117,7 @@ impl Config {
             let value = value.into_string().map_err(|_| {
                 Error::Configuration(format!("environment variable {name} ({}): its value is not UTF-8", key.path))
             })?;
-            config.set(&key.path, &value, Place::Variable(name))?;
+            config.set(&key.path, &value, ValueOrigin::Variable(name))?;
         }
         Ok(config)
     }
@@ -125,13 +127,14 @@ impl Config {
     /// # Errors
     ///
     /// [`Error::Configuration`] if there is none, or `text` is no value of it.
-    pub fn set(&mut self, path: &str, text: &str, place: Place) -> Result<()> {
-        let key = find(path).ok_or_else(|| Error::Configuration(format!("{place}: {}", no_such_key(path))))?;
-        key.kind.check(text).map_err(|why| Error::Configuration(refusal(&place, key, text, &why)))?;
+    pub fn set(&mut self, path: &str, text: &str, origin: ValueOrigin) -> Result<()> {
+        let key = find(path).ok_or_else(|| Error::Configuration(format!("{origin}: {}", no_such_key(path))))?;
+        key.kind.check(text).map_err(|why| Error::Configuration(refusal(&origin, key, text, &why)))?;
         let said = self.said.entry(&key.path).or_default();
-        // Of what clients say only the last is of interest; of all others each stands in a place of its own.
-        said.retain(|said| said.place != place);
-        said.push(Said { text: text.to_owned(), place });
+        // Of what clients say only the last is of interest; of all others each has an origin of its
+        // own.
+        said.retain(|said| said.origin != origin);
+        said.push(Said { text: text.to_owned(), origin });
         Ok(())
     }
 
@@ -140,15 +143,15 @@ impl Config {
     /// # Errors
     ///
     /// As [`set`](Self::set).
-    pub fn set_store_option(&mut self, assignment: &str, place: Place) -> Result<()> {
+    pub fn set_store_option(&mut self, assignment: &str, origin: ValueOrigin) -> Result<()> {
         let (name, value) = assignment
             .split_once('=')
-            .ok_or_else(|| Error::Configuration(format!("{place}: {assignment:?} is not of the form name=value")))?;
+            .ok_or_else(|| Error::Configuration(format!("{origin}: {assignment:?} is not of the form name=value")))?;
         let path = path_of_store_option(name);
-        if self.said(&path).is_some_and(|said| said.place == place) {
-            return Err(Error::Configuration(format!("{place}: {name} is given twice")));
+        if self.said(&path).is_some_and(|said| said.origin == origin) {
+            return Err(Error::Configuration(format!("{origin}: {name} is given twice")));
         }
-        self.set(&path, value, place)
+        self.set(&path, value, origin)
     }
 
     /// The text that holds at the key of this path: what was said, or its default.
@@ -171,41 +174,47 @@ impl Config {
 
     /// The file that says what holds at the key of this path, if one does.
     pub(crate) fn file_that_says(&self, path: &str) -> Option<&Path> {
-        match &self.said(path)?.place {
-            Place::Line { file, .. } => Some(file),
+        match &self.said(path)?.origin {
+            ValueOrigin::Line { file, .. } => Some(file),
             _ => None,
         }
     }
 
-    /// What was said and does not count, because what wins over it says something else: a line for the log for each, with both places
-    /// and no values.
+    /// What was said and does not count, because what wins over it says something else: a line for
+    /// the log for each, with both places and no values.
     pub fn overridden(&self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut warnings = Vec::new();
         for (path, said) in &self.said {
             let Some((winner, others)) = said.split_last() else { continue };
             let differs = |other: &&Said| other.text != winner.text;
-            told.extend(others.iter().filter(differs).map(|other| {
+            warnings.extend(others.iter().filter(differs).map(|other| {
                 format!(
                     "{path} of {} does not count: {} says something else and wins over it",
-                    other.place, winner.place
+                    other.origin, winner.origin
                 )
             }));
         }
         if let (Some(said), Some(_)) = (self.said(LOG_LEVEL), std::env::var_os(LOG_VARIABLE)) {
-            told.push(format!(
+            warnings.push(format!(
                 "{LOG_LEVEL} of {} does not count: environment variable {LOG_VARIABLE} wins over it",
-                said.place
+                said.origin
             ));
         }
-        told
+        warnings
     }
 
-    /// For each of these keys that a client has changed: the place that wins over the file at the next start and says something else.
-    pub(crate) fn lost_at_next_start<'a>(&'a self, paths: &'a [&str]) -> impl Iterator<Item = (&'a str, &'a Place)> {
+    /// For each of these keys that a client has changed: the origin that wins over the file at the
+    /// next start and says something else.
+    pub(crate) fn lost_at_next_start<'a>(
+        &'a self,
+        paths: &'a [&str],
+    ) -> impl Iterator<Item = (&'a str, &'a ValueOrigin)> {
         paths.iter().filter_map(|path| {
             let (changed, others) = self.said.get(*path)?.split_last()?;
-            let stays = others.last().filter(|other| matches!(other.place, Place::Variable(_) | Place::Argument(_)))?;
-            (changed.place == Place::Client && stays.text != changed.text).then_some((*path, &stays.place))
+            let stays = others
+                .last()
+                .filter(|other| matches!(other.origin, ValueOrigin::Variable(_) | ValueOrigin::Argument(_)))?;
+            (changed.origin == ValueOrigin::Client && stays.text != changed.text).then_some((*path, &stays.origin))
         })
     }
 
@@ -214,8 +223,8 @@ impl Config {
         self.file.as_deref()
     }
 
-    /// Writes what clients have changed since the start into the file that the rest came from. All else in it stays. Returns the keys that were
-    /// written, and how the file was.
+    /// Writes what clients have changed since the start into the file that the rest came from. All
+    /// else in it stays. Returns the keys that were written, and how the file was.
     ///
     /// # Errors
     ///
@@ -224,29 +233,30 @@ impl Config {
         let file = self.file.as_ref().ok_or_else(|| Error::Configuration("there is no configuration file".into()))?;
         let changed = keys().iter().filter_map(|key| {
             let said = self.said(&key.path)?;
-            (said.place == Place::Client).then_some((key, said.text.as_str()))
+            (said.origin == ValueOrigin::Client).then_some((key, said.text.as_str()))
         });
         let changed: Vec<_> = changed.collect();
-        // Where the file cannot have another beside it, the store's folder is one that can be written to.
+        // Where the file cannot have another beside it, the store's folder is one that can be
+        // written to.
         let replaced = file::rewrite(file, &changed, Path::new(self.text("server.dir")))?;
         Ok((changed.iter().map(|(key, _)| key.path.as_str()).collect(), replaced))
     }
 
-    /// An error that names the key of this path, its value and the place that it has it from.
+    /// An error that names the key of this path, its value and its origin.
     pub(crate) fn refuse(&self, path: &str, why: &str) -> Error {
         match (self.said(path), find(path)) {
-            (Some(said), Some(key)) => Error::Configuration(refusal(&said.place, key, &said.text, why)),
+            (Some(said), Some(key)) => Error::Configuration(refusal(&said.origin, key, &said.text, why)),
             _ => Error::Configuration(format!("{path} = {}: {why}", self.text(path))),
         }
     }
 }
 
-fn refusal(place: &Place, key: &Key, text: &str, why: &str) -> String {
+fn refusal(origin: &ValueOrigin, key: &Key, text: &str, why: &str) -> String {
     // Others may read the log.
     let shown = if key.path.ends_with("password") { "(not shown)" } else { text };
-    match place {
-        Place::Line { .. } | Place::Client => format!("{place}: {} = {shown}: {why}", key.path),
-        _ => format!("{place} ({}): {shown:?}: {why}", key.path),
+    match origin {
+        ValueOrigin::Line { .. } | ValueOrigin::Client => format!("{origin}: {} = {shown}: {why}", key.path),
+        _ => format!("{origin} ({}): {shown:?}: {why}", key.path),
     }
 }
 

@@ -1,12 +1,14 @@
 //! Another text in the place of a file, as safely as the file allows.
 //!
-//! A copy with the new text is written and synced beside the file and put in its place by one renaming: owner, mode and extended attributes
-//! are the file's, links to it stay links. Some files cannot be replaced so: one that is a mount point of its own, as in containers, one in
-//! a folder that nobody may write to, one with several names, or one whose owner cannot be given to another file. Those are written in
-//! place, once the whole new text is synced in a copy.
+//! A copy with the new text is written and synced beside the file and put in its place by one
+//! renaming: owner, mode and extended attributes are the file's, links to it stay links. Some files
+//! cannot be replaced so: one that is a mount point of its own, as in containers, one in a folder
+//! that nobody may write to, one with several names, or one whose owner cannot be given to another
+//! file. Those are written in place, once the whole new text is synced in a copy.
 //!
-//! Failure: what fails leaves the file as it was. A crash amid writing in place may leave it half written; the copy is whole then and stays where
-//! it is (a line of the log said where before the first byte was written).
+//! Failure: what fails leaves the file as it was. A crash amid writing in place may leave it half
+//! written; the copy is whole then and stays where it is (a line of the log said where before the
+//! first byte was written).
 //!
 //! Threads: the caller sees to it that one at a time writes a file.
 
@@ -46,14 +48,15 @@ pub(super) fn copy_beside(file: &Path) -> PathBuf {
     file.with_file_name(name)
 }
 
-/// Gives `file`, which is there, another text. `elsewhere` is a folder for the copy where its own takes none.
+/// Gives `file`, which is there, another text. `elsewhere` is a folder for the copy where its own
+/// takes none.
 pub(super) fn replace(file: &Path, text: &str, elsewhere: &Path) -> io::Result<Replaced> {
     // Through links, so that they stay.
     let file = &std::fs::canonicalize(file)?;
     let beside = copy_beside(file);
     let why = match put_in_its_place(&beside, file, text) {
         Ok(()) => return Ok(Replaced::Whole),
-        // There is no room for a second one: no time to overwrite the first.
+        // There is no space for a second one: no time to overwrite the first.
         Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
             let _ = std::fs::remove_file(&beside);
             return Err(error);
@@ -100,7 +103,8 @@ fn put_in_its_place(beside: &Path, file: &Path, text: &str) -> io::Result<()> {
     }
 }
 
-/// A new file at `path` with `text`, synced, for nobody else to read: there may be a password in it.
+/// A new file at `path` with `text`, synced, for nobody else to read: there may be a password in
+/// it.
 fn write_copy(path: &Path, text: &str) -> io::Result<PathBuf> {
     // One that was left behind by a crash has been of use for whoever needed it.
     match std::fs::remove_file(path) {
@@ -116,7 +120,8 @@ fn write_copy(path: &Path, text: &str) -> io::Result<PathBuf> {
     Ok(path.to_path_buf())
 }
 
-/// Gives `new` the owner, the mode and the extended attributes (access control lists are some of them) of `old`.
+/// Gives `new` the owner, the mode and the extended attributes (access control lists are some of
+/// them) of `old`.
 fn make_alike(old: &File, new: &File) -> io::Result<()> {
     let (like, is) = (old.metadata()?, new.metadata()?);
     if (like.uid(), like.gid()) != (is.uid(), is.gid()) {
@@ -148,7 +153,8 @@ fn make_alike(old: &File, new: &File) -> io::Result<()> {
 fn overwrite(file: &File, text: &[u8]) -> io::Result<()> {
     let mut old = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
     file.read_exact_at(&mut old, 0)?;
-    // It is cut behind, not before: where there is no room for more, what it had still has its own.
+    // It is cut behind, not before: where there is no space for more, what it had still has its
+    // own.
     let write = |text: &[u8]| {
         file.write_all_at(text, 0)?;
         file.set_len(text.len() as u64)?;

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ecotone_cluster::Error as FederationError;
 use ecotone_engine::{Error as StoreError, MemoryLimit, StoreOptions};
-use ecotone_offload::Error as FederationError;
-use ecotone_policy::ids::ServerId;
-use ecotone_resp::serve::{Lanes, Listen, ListenTls, TlsError, TlsFile, TlsFiles};
+use ecotone_resp::serve::{EventLoops, Listen, ListenTls, TlsError, TlsFile, TlsFiles};
 use ecotone_resp::service::{DebugCommand, Limits};
+use ecotone_types::ServerId;
 
 use super::{Config, OFF, keys};
 use crate::backup::{BackupOptions, LocalTarget};
@@ -27,15 +27,16 @@ const MIN_MEMTABLES: u64 = 5;
 /// And no less than so many reserves.
 const MIN_RESERVES: u64 = 4;
 
-/// The share of the memory that clients together may keep unless told otherwise.
+/// The share of the memory that clients together may keep unless set otherwise.
 const CLIENTS_MEMORY_SHARE: u64 = 8;
 
 impl Config {
-    /// What a server is started with, but for its clients ([`listen`](Self::listen)) and emulated cores.
+    /// What a server is started with, but for its clients ([`listen`](Self::listen)) and emulated
+    /// cores.
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`]: what is missing, or what does not fit together, and where it stands.
+    /// [`Error::Configuration`]: what is missing, or what does not fit together, and where it is set.
     pub fn serve_options(&self) -> Result<ServeOptions> {
         if self.text("server.dir").is_empty() {
             let why = "a server needs a folder: give --dir, server.dir in the configuration or ECOTONE_SERVER_DIR";
@@ -104,7 +105,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] if that is beyond this machine and no password is asked for, or a file of TLS cannot be used.
+    /// [`Error::Configuration`] if that is beyond this machine and no password is asked for, or a
+    /// file of TLS cannot be used.
     pub fn listen(&self) -> Result<Option<Listen>> {
         let addresses = self.addresses("clients.listen");
         let socket = self.path("clients.unix_socket");
@@ -113,13 +115,13 @@ impl Config {
             return Ok(None);
         }
         self.check_limits()?;
-        let lanes = match self.number("clients.lanes")? {
-            Some(lanes) => Lanes::All(lanes),
-            None => Lanes::UpTo(self.cores()? as usize),
+        let event_loops = match self.number("clients.event_loops")? {
+            Some(event_loops) => EventLoops::All(event_loops),
+            None => EventLoops::UpTo(self.cores()? as usize),
         };
-        let waiting_threads = self.parsed("clients.waiting_threads")?;
+        let blocking_threads = self.parsed("clients.blocking_threads")?;
         let uses_io_uring = self.parsed("clients.io_uring")?;
-        Ok(Some(Listen { addresses, socket, tls, lanes, waiting_threads, uses_io_uring }))
+        Ok(Some(Listen { addresses, socket, tls, event_loops, blocking_threads, uses_io_uring }))
     }
 
     fn listen_tls(&self) -> Result<Option<ListenTls>> {
@@ -191,7 +193,7 @@ impl Config {
         })
     }
 
-    /// Whether the system's clock counts though it is behind what the store has seen.
+    /// Whether the system's clock counts though it is behind the store's clock.
     pub(crate) fn trusts_system_clock(&self) -> Result<bool> {
         self.parsed("clients.trust_system_clock")
     }
@@ -217,7 +219,8 @@ impl Config {
         !self.text("clients.password").is_empty()
     }
 
-    /// Names the key, and its place, of what the store refused, and of a folder that cannot be used; other errors stay what they are.
+    /// Names the key, and its place, of what the store refused, and of a folder that cannot be
+    /// used; other errors stay what they are.
     pub fn explain(&self, error: Error) -> Error {
         if let Error::Federation(FederationError::Io { path, source, .. }) = &error
             && path.starts_with(self.text("server.dir"))
@@ -322,7 +325,7 @@ impl Config {
     fn cores(&self) -> Result<u32> {
         match self.number("server.cores")? {
             Some(cores) => Ok(cores),
-            None => Ok(ecotone_power::host_cores()?.floor().max(1.0) as u32),
+            None => Ok(ecotone_energy::host_cores()?.floor().max(1.0) as u32),
         }
     }
 
@@ -334,7 +337,8 @@ impl Config {
         }
     }
 
-    /// The value at `path`. Its text was looked at when it was set; what is refused here is too much for this machine.
+    /// The value at `path`. Its text was checked when it was set; what is refused here is too much
+    /// for this machine.
     fn parsed<T: FromStr>(&self, path: &str) -> Result<T> {
         self.text(path).parse().map_err(|_| self.refuse(path, "this machine cannot have that much"))
     }

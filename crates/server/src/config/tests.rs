@@ -19,7 +19,8 @@ fn variables(of: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
     of.iter().map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// A value that is wrong for each key, as it stands in the file. A key without one here fails the test below.
+/// A value that is wrong for each key, as it is written in the file. A key without one here fails
+/// the test below.
 const WRONG: &[(&str, &str)] = &[
     ("server.dir", "7"),
     ("server.name", "\"a\\nb\""),
@@ -32,8 +33,8 @@ const WRONG: &[(&str, &str)] = &[
     ("clients.tls_certificate", "7"),
     ("clients.tls_key", "true"),
     ("clients.tls_client_ca", "[\"/ca.pem\"]"),
-    ("clients.lanes", "\"off\""),
-    ("clients.waiting_threads", "0"),
+    ("clients.event_loops", "\"off\""),
+    ("clients.blocking_threads", "0"),
     ("clients.io_uring", "\"on\""),
     ("clients.password", "1234"),
     ("clients.enable_debug_command", "\"maybe\""),
@@ -72,19 +73,14 @@ const WRONG: &[(&str, &str)] = &[
     ("store.separation_min_bytes", "0"),
     ("store.dedup", "\"triggered\""),
     ("store.dedup_threshold", "1"),
-    ("store.relocation_min_garbage_share", "0.6"),
-    ("store.relocation_ratio", "1"),
-    ("store.relocation_pressed_ratio", "1"),
-    ("store.relocation_burst_seconds", "-1"),
-    ("store.dedup_max_merge_bytes", "1"),
-    ("store.dedup_max_filter_bytes", "1"),
+    ("store.gc_min_garbage_share", "0.6"),
+    ("store.gc_ratio", "1"),
+    ("store.gc_throttled_ratio", "1"),
+    ("store.gc_burst_credit_seconds", "-1"),
     ("store.max_open_files", "15"),
     ("store.max_wal_bytes", "\"off\""),
-    ("store.expired_sweep_seconds", "315360001"),
-    ("store.mapped_bytes", "-1"),
-    ("store.mapped_read_bytes", "\"off\""),
+    ("store.expired_compaction_seconds", "315360001"),
     ("store.page_cache_bytes", "\"off\""),
-    ("store.compaction_readahead_bytes", "1073741825"),
     ("space.max_bytes", "1"),
     ("space.reserve_bytes", "\"off\""),
     ("federation.listen", "\"7411\""),
@@ -105,8 +101,8 @@ const WRONG: &[(&str, &str)] = &[
 #[test]
 fn every_key_is_refused_where_it_is_wrong_with_its_line_and_what_it_must_be() {
     let tried: BTreeSet<&str> = WRONG.iter().map(|(path, _)| *path).collect();
-    let known: BTreeSet<&str> = keys().iter().map(|key| key.path.as_str()).collect();
-    assert_eq!(tried, known, "each key has a wrong value in this test");
+    let all: BTreeSet<&str> = keys().iter().map(|key| key.path.as_str()).collect();
+    assert_eq!(tried, all, "each key has a wrong value in this test");
     for (path, wrong) in WRONG {
         let key = find(path).unwrap();
         let (folder, file) = file_with(&format!("# 1\n\n[{}]\n# 4\n{} = {wrong}\n", key.section(), key.name()));
@@ -138,33 +134,37 @@ fn every_key_is_refused_where_it_is_wrong_with_its_line_and_what_it_must_be() {
 
 #[test]
 fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
-    let (_folder, file) = file_with("[clients]\nmax_clients = 1\nlanes = 2\npipeline_requests = 3\n");
-    let environment = [("ECOTONE_CLIENTS_MAX_CLIENTS", "10"), ("ECOTONE_CLIENTS_LANES", "20"), ("PATH", "/bin")];
+    let (_folder, file) = file_with("[clients]\nmax_clients = 1\nevent_loops = 2\npipeline_requests = 3\n");
+    let environment = [("ECOTONE_CLIENTS_MAX_CLIENTS", "10"), ("ECOTONE_CLIENTS_EVENT_LOOPS", "20"), ("PATH", "/bin")];
     let mut config = Config::load(Some(&file), variables(&environment)).unwrap();
-    config.set("clients.max_clients", "100", Place::Argument("--max".into())).unwrap();
-    let texts = ["max_clients", "lanes", "pipeline_requests", "send_timeout_s"];
+    config.set("clients.max_clients", "100", ValueOrigin::Argument("--max".into())).unwrap();
+    let texts = ["max_clients", "event_loops", "pipeline_requests", "send_timeout_s"];
     let texts = texts.map(|name| config.text(&format!("clients.{name}")).to_owned());
     assert_eq!(texts, ["100", "20", "3", "60"]);
 }
 
 #[test]
 fn what_does_not_count_is_told_with_both_places_and_without_values() {
-    let text = "[clients]\npassword = \"in the file\"\nmax_clients = 1\nlanes = 2\n[store]\ndurability = \"always\"\n";
+    let text =
+        "[clients]\npassword = \"in the file\"\nmax_clients = 1\nevent_loops = 2\n[store]\ndurability = \"always\"\n";
     let (_folder, file) = file_with(text);
-    let environment =
-        [("ECOTONE_CLIENTS_PASSWORD", "outside"), ("ECOTONE_CLIENTS_LANES", "2"), ("ECOTONE_STORE_DURABILITY", "none")];
+    let environment = [
+        ("ECOTONE_CLIENTS_PASSWORD", "outside"),
+        ("ECOTONE_CLIENTS_EVENT_LOOPS", "2"),
+        ("ECOTONE_STORE_DURABILITY", "none"),
+    ];
     let mut config = Config::load(Some(&file), variables(&environment)).unwrap();
-    config.set_store_option("durability=none", Place::Argument("--store-option".into())).unwrap();
-    config.set("store.durability", "everysec", Place::Argument("--durability".into())).unwrap();
-    let told = config.overridden();
+    config.set_store_option("durability=none", ValueOrigin::Argument("--store-option".into())).unwrap();
+    config.set("store.durability", "everysec", ValueOrigin::Argument("--durability".into())).unwrap();
+    let warnings = config.overridden();
     let expected = [
         (":2", "clients.password", "environment variable ECOTONE_CLIENTS_PASSWORD"),
         (":6", "store.durability", "--durability says"),
         ("environment variable ECOTONE_STORE_DURABILITY", "store.durability", "--durability says"),
         ("--store-option", "store.durability", "--durability says"),
     ];
-    assert_eq!(told.len(), expected.len(), "what says the same counts: {told:?}");
-    for (line, (loser, path, winner)) in told.iter().zip(expected) {
+    assert_eq!(warnings.len(), expected.len(), "what says the same counts: {warnings:?}");
+    for (line, (loser, path, winner)) in warnings.iter().zip(expected) {
         assert!(line.starts_with(path) && line.contains(loser) && line.contains(winner), "{line}");
         assert!(!line.contains("in the file") && !line.contains("outside"), "{line}");
     }
@@ -172,14 +172,14 @@ fn what_does_not_count_is_told_with_both_places_and_without_values() {
 
     // What a client changes is lost where something wins over the file that says something else.
     for (path, text) in [("clients.password", "by a client"), ("clients.max_clients", "7")] {
-        config.set(path, text, Place::Client).unwrap();
+        config.set(path, text, ValueOrigin::Client).unwrap();
     }
     let lost = |config: &Config| -> Vec<String> {
         let all: Vec<&str> = keys().iter().map(|key| key.path.as_str()).collect();
         config.lost_at_next_start(&all).map(|(path, place)| format!("{path}: {place}")).collect()
     };
     assert_eq!(lost(&config), ["clients.password: environment variable ECOTONE_CLIENTS_PASSWORD"]);
-    config.set("clients.password", "outside", Place::Client).unwrap();
+    config.set("clients.password", "outside", ValueOrigin::Client).unwrap();
     assert!(lost(&config).is_empty(), "it is the same");
     assert_eq!((config.text("clients.password"), config.text("clients.max_clients")), ("outside", "7"));
 }
@@ -263,7 +263,7 @@ fn what_the_store_refuses_is_told_with_its_line() {
     assert!(of_store("memtable_bytes").ends_with(":2: store.memtable_bytes = 1000000: is odd"));
     assert_eq!(of_store("space.max_bytes"), "space.max_bytes = off: is odd");
     assert!(of_store("separation.min_bytes").starts_with("store.separation_min_bytes"));
-    assert_eq!(of_store("relocation"), "store: invalid relocation: is odd");
+    assert_eq!(of_store("gc"), "store: invalid relocation: is odd");
 }
 
 #[test]

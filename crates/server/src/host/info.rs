@@ -1,22 +1,24 @@
-//! What INFO tells of the store, the federation and the energy.
+//! INFO's sections about the store, the federation and the energy.
 
 use std::collections::BTreeMap;
 
+use ecotone_cluster::{FederationStatistics, KnownServer};
 use ecotone_engine::{Counters, DedupProperties, Store, StoreProperties, ValueLogProperties};
-use ecotone_offload::{FederationStatistics, KnownServer};
-use ecotone_policy::duty::Duty;
 use ecotone_policy::machine::ModelSummary;
+use ecotone_types::Duty;
 
 use super::Around;
 use crate::monitor::{keys_about, taken_and_live_bytes, writers};
 
-/// Models that are told. A federation of hundreds has one for every pair of servers and kind of job; who wants all asks each server.
+/// Models that are shown. A federation of hundreds has one for every pair of servers and kind of
+/// job; who wants all asks each server.
 const MAX_MODELS: usize = 64;
 
-/// Servers that are told: as many as a coordinator takes unless told otherwise.
+/// Servers that are shown: as many as a coordinator takes by default.
 const MAX_SERVERS: usize = 256;
 
-/// Characters of a name or an address that are told. An address is whatever a server says of itself.
+/// Characters of a name or an address that are shown. An address is whatever a server says of
+/// itself.
 const MAX_CHARACTERS: usize = 256;
 
 type Lines = Vec<(String, String)>;
@@ -36,7 +38,7 @@ pub(super) fn store(store: &Store, keys: Option<u64>) -> Lines {
     let counters = store.counters();
     let mut lines = vec![line("directory", store.directory().display())];
     // Who watches asks each second, and so may many others.
-    let dedup = store.dedup_lately();
+    let dedup = store.cached_dedup();
     match store.properties() {
         Ok(properties) => {
             let keys = keys.unwrap_or_else(|| keys_about(&properties, dedup.as_ref()));
@@ -77,37 +79,37 @@ pub(super) fn store(store: &Store, keys: Option<u64>) -> Lines {
             line("value_log_segments", values.segments),
             line("value_log_bytes", values.bytes),
             line("value_log_referenced_bytes", values.referenced_bytes),
-            line("value_log_relocating_segments", values.relocating_segments),
-            line("value_log_relocation_ratio", format!("{:.3}", values.ratio_per_mille as f64 / 1e3)),
-            line("value_log_relocated_bytes_total", values.relocated_bytes),
+            line("value_log_gc_segments", values.gc_segments),
+            line("value_log_gc_ratio", format!("{:.3}", values.ratio_per_mille as f64 / 1e3)),
+            line("value_log_gc_bytes_total", values.relocated_bytes),
             line("value_log_removed_bytes_total", values.removed_bytes),
-            line("value_log_paced_ms_total", values.paced_ms),
+            line("value_log_throttled_ms_total", values.throttled_ms),
         ]);
     }
     lines.extend(dedup.iter().flat_map(of_duplicates));
-    if let Some(room) = store.room() {
+    if let Some(space) = store.free_space() {
         lines.extend([
-            line("space_writes_refused", u8::from(room.writes_refused)),
-            line("space_free_bytes", room.free_bytes),
-            line("space_disk_bytes", room.disk_bytes),
-            line("space_reserve_bytes", room.reserve_bytes),
-            line("space_pledged_bytes", room.pledged_bytes),
-            line("space_spare_bytes", room.spare_bytes()),
+            line("space_writes_refused", u8::from(space.writes_refused)),
+            line("space_free_bytes", space.free_bytes),
+            line("space_disk_bytes", space.disk_bytes),
+            line("space_reserve_bytes", space.reserve_bytes),
+            line("space_reservations_bytes", space.reserved_bytes),
+            line("space_spare_bytes", space.spare_bytes()),
             line("space_refused_writes_total", counters.refused_writes),
         ]);
-        lines.extend(room.max_bytes.map(|bytes| line("space_max_bytes", bytes)));
-        lines.extend(room.used_bytes.map(|bytes| line("space_used_bytes", bytes)));
+        lines.extend(space.max_bytes.map(|bytes| line("space_max_bytes", bytes)));
+        lines.extend(space.used_bytes.map(|bytes| line("space_used_bytes", bytes)));
     }
     lines
 }
 
-/// What newer versions hide, and what was done about it.
+/// Shadowed versions, and what was done about them.
 fn of_duplicates(dedup: &DedupProperties) -> Lines {
     let mut lines = vec![
-        line("hidden_keys_estimate", dedup.duplicate_keys),
-        line("hidden_bytes_estimate", dedup.hidden_bytes),
-        line("hidden_unsampled_tables", dedup.unsampled_tables),
-        line("hidden_unfiltered_tables", dedup.unfiltered_tables),
+        line("shadowed_keys_estimate", dedup.duplicate_keys),
+        line("shadowed_bytes_estimate", dedup.shadowed_bytes),
+        line("dedup_unsampled_tables", dedup.unsampled_tables),
+        line("dedup_unfiltered_tables", dedup.unfiltered_tables),
     ];
     lines.extend(dedup.ratio().map(|ratio| line("dup_ratio_estimate", format!("{ratio:.2}"))));
     lines.extend(dedup.relative_error.map(|error| line("dup_ratio_error", format!("{error:.3}"))));
@@ -126,9 +128,9 @@ fn of_duplicates(dedup: &DedupProperties) -> Lines {
         line("dedup_sketch_cpu_ms_total", dedup.sketch_cpu_us / 1000),
         line("dedup_merge_cpu_ms_total", dedup.merge_cpu_us / 1000),
     ]);
-    lines.extend(by_reason("dedup_checks_left", &dedup.checks_left));
-    lines.push(line("dedup_merges_put_off_total", dedup.merges_put_off.values().sum::<u64>()));
-    lines.extend(by_reason("dedup_merges_put_off", &dedup.merges_put_off));
+    lines.extend(by_reason("dedup_checks_skipped", &dedup.checks_left));
+    lines.push(line("dedup_merges_deferred_total", dedup.merges_deferred.values().sum::<u64>()));
+    lines.extend(by_reason("dedup_merges_deferred", &dedup.merges_deferred));
     lines
 }
 
@@ -154,10 +156,11 @@ fn of_tree(
         line("last_sequence", properties.last_sequence),
     ];
     for (level, of) in properties.levels.iter().enumerate() {
-        let hidden = dedup
-            .map(|dedup| dedup.levels.get(level).copied().unwrap_or_default())
-            .map_or_else(String::new, |of| format!(",hidden_keys={},hidden_bytes={}", of.hidden_keys, of.hidden_bytes));
-        lines.push(line(&format!("level{level}"), format!("tables={},bytes={}{hidden}", of.tables, of.bytes)));
+        let shadowed =
+            dedup.map(|dedup| dedup.levels.get(level).copied().unwrap_or_default()).map_or_else(String::new, |of| {
+                format!(",shadowed_keys={},shadowed_bytes={}", of.shadowed_keys, of.shadowed_bytes)
+            });
+        lines.push(line(&format!("level{level}"), format!("tables={},bytes={}{shadowed}", of.tables, of.bytes)));
     }
     let (taken, live) = taken_and_live_bytes(properties, values, dedup);
     if live > 0 && counters.flushes > 0 {
@@ -166,8 +169,8 @@ fn of_tree(
     lines
 }
 
-/// Bytes that the process wrote to its device, jobs of other servers included. `None` where the kernel counts none, as of a store in
-/// memory.
+/// Bytes that the process wrote to its device, jobs of other servers included. `None` where the
+/// kernel counts none, as of a store in memory.
 fn device_written_bytes() -> Option<u64> {
     let io = std::fs::read_to_string("/proc/self/io").ok()?;
     let written: u64 = io.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()?;
@@ -229,10 +232,10 @@ pub(super) fn federation(around: &Around) -> Lines {
     lines
 }
 
-/// One server, as far as it is known: what it did not tell is left out. Rates and watts are those of its last second.
+/// One server: what it did not report is left out. Rates and watts are those of its last second.
 fn of_server(number: usize, server: &KnownServer) -> (String, String) {
     let role = if server.is_coordinator { "coordinator" } else { "member" };
-    let mut told = vec![
+    let mut fields = vec![
         ("name", text(server.name.as_str())),
         ("address", text(&server.address)),
         ("role", role.into()),
@@ -240,10 +243,10 @@ fn of_server(number: usize, server: &KnownServer) -> (String, String) {
         ("report_age_ms", server.silent_for.as_millis().to_string()),
     ];
     if let Some(takes_jobs) = server.takes_jobs {
-        told.push(("takes_jobs", takes_jobs.map_or_else(|reason| reason.name().to_owned(), |()| "yes".into())));
+        fields.push(("takes_jobs", takes_jobs.map_or_else(|reason| reason.name().to_owned(), |()| "yes".into())));
     }
     if let Some(load) = &server.load {
-        told.extend([
+        fields.extend([
             ("stalled", u8::from(load.stalled).to_string()),
             ("l0_tables", load.l0_tables.to_string()),
             ("input_bytes_per_s", format!("{:.0}", load.input_bytes_per_s.0)),
@@ -254,7 +257,7 @@ fn of_server(number: usize, server: &KnownServer) -> (String, String) {
         ]);
     }
     if let Some(activity) = &server.activity {
-        told.extend([
+        fields.extend([
             ("uptime_ms", activity.uptime_ms.to_string()),
             ("writers", activity.writers.name().into()),
             ("ops_per_s", format!("{:.1}", activity.ops_per_s)),
@@ -276,13 +279,14 @@ fn of_server(number: usize, server: &KnownServer) -> (String, String) {
             ("jobs_declined_total", activity.jobs_declined_total.to_string()),
             ("jobs_fallen_back_total", activity.jobs_fallen_back_total.to_string()),
         ]);
-        told.extend(activity.stall_in_s.map(|seconds| ("stall_in_s", format!("{seconds:.1}"))));
+        fields.extend(activity.stall_in_s.map(|seconds| ("stall_in_s", format!("{seconds:.1}"))));
     }
-    let fields: Vec<String> = told.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let fields: Vec<String> = fields.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
     line(&format!("server{number}"), fields.join(","))
 }
 
-/// Words of another server as a value: what would end it, and control characters, as `%` with two hexadecimal digits for each byte.
+/// Words of another server as a value: what would end it, and control characters, as `%` with two
+/// hexadecimal digits for each byte.
 fn text(words: &str) -> String {
     let mut shown = String::new();
     for character in words.chars().take(MAX_CHARACTERS) {
@@ -316,11 +320,11 @@ pub(super) fn energy(around: &Around) -> Lines {
     let mut lines =
         vec![line("energy_source", reading.source.name()), joules("energy_joules_total", reading.total_joules)];
     let duties = Duty::ALL.iter().map(|duty| duty.name());
-    for name in duties.chain([ecotone_power::IDLE, ecotone_power::UNATTRIBUTED]) {
+    for name in duties.chain([ecotone_energy::IDLE, ecotone_energy::UNATTRIBUTED]) {
         let used = reading.energy_joules_by_duty.get(name).copied().unwrap_or(0.0);
         lines.push(joules(&format!("energy_joules_{name}"), used));
     }
-    lines.extend(around.watch.watts().map(|watts| line("energy_watts", format!("{watts:.3}"))));
+    lines.extend(around.sampler.watts().map(|watts| line("energy_watts", format!("{watts:.3}"))));
     lines.extend([
         line("busy_core_seconds_total", format!("{:.3}", reading.busy_core_seconds)),
         line("frequency_hz", format!("{:.0}", reading.frequency_hz)),
@@ -346,18 +350,21 @@ mod tests {
         let dedup = DedupProperties {
             total_keys: 1_000,
             duplicate_keys: 128,
-            hidden_bytes: 1_700,
-            levels: vec![ecotone_engine::DedupLevel { hidden_keys: 128, hidden_bytes: 1_700 }],
-            merges_put_off: BTreeMap::from([("slowed", 2), ("would-stall", 3)]),
+            shadowed_bytes: 1_700,
+            levels: vec![ecotone_engine::DedupLevel { shadowed_keys: 128, shadowed_bytes: 1_700 }],
+            merges_deferred: BTreeMap::from([("slowed", 2), ("would-stall", 3)]),
             ..DedupProperties::default()
         };
-        let told = |dedup| of_tree(&properties, &counters, Some(&values), dedup);
+        let tree = |dedup| of_tree(&properties, &counters, Some(&values), dedup);
         let value = |lines: &Lines, name: &str| lines.iter().find(|line| line.0 == name).map(|line| line.1.clone());
-        let lines = told(Some(&dedup));
-        assert_eq!(value(&lines, "level0").as_deref(), Some("tables=2,bytes=300,hidden_keys=128,hidden_bytes=1700"));
-        assert_eq!(value(&lines, "level1").as_deref(), Some("tables=2,bytes=300,hidden_keys=0,hidden_bytes=0"));
+        let lines = tree(Some(&dedup));
+        assert_eq!(
+            value(&lines, "level0").as_deref(),
+            Some("tables=2,bytes=300,shadowed_keys=128,shadowed_bytes=1700")
+        );
+        assert_eq!(value(&lines, "level1").as_deref(), Some("tables=2,bytes=300,shadowed_keys=0,shadowed_bytes=0"));
         assert_eq!(value(&lines, "space_amplification_estimate").as_deref(), Some("2.00"));
-        let lines = told(None);
+        let lines = tree(None);
         assert_eq!(value(&lines, "level0").as_deref(), Some("tables=2,bytes=300"));
         assert_eq!(value(&lines, "space_amplification_estimate").as_deref(), Some("1.15"));
         let lines = of_duplicates(&dedup);
@@ -366,9 +373,9 @@ mod tests {
             (value(&lines, "dup_ratio_error"), value(&lines, "dedup_merges_total").as_deref()),
             (None, Some("0"))
         );
-        let put_off =
-            ["total", "slowed", "would_stall"].map(|reason| value(&lines, &format!("dedup_merges_put_off_{reason}")));
-        assert_eq!(put_off.each_ref().map(Option::as_deref), [Some("5"), Some("2"), Some("3")]);
+        let deferred =
+            ["total", "slowed", "would_stall"].map(|reason| value(&lines, &format!("dedup_merges_deferred_{reason}")));
+        assert_eq!(deferred.each_ref().map(Option::as_deref), [Some("5"), Some("2"), Some("3")]);
     }
 
     #[test]

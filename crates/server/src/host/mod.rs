@@ -1,6 +1,7 @@
 //! The server around the protocol, as its commands see it: INFO, CONFIG and SHUTDOWN.
 //!
-//! Threads: any may ask. A change of settings holds the lock on them, so that of two changes one comes after the other.
+//! Threads: any may ask. A change of settings holds the lock on them, so that of two changes one
+//! comes after the other.
 
 mod info;
 mod settings;
@@ -9,25 +10,26 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
+use ecotone_cluster::Federation;
+use ecotone_energy::ThreadDuties;
 use ecotone_engine::Store;
-use ecotone_offload::Federation;
-use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
-use ecotone_power::ThreadDuties;
+use ecotone_resp::host::{Allocator, BackupTarget, Host, InfoSection};
 use ecotone_resp::serve::Listening;
-use ecotone_resp::service::{Allocator, BackupTarget, Host, InfoSection, Service};
+use ecotone_resp::service::Service;
+use ecotone_types::ServerId;
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::config::{Config, Replaced};
-use crate::monitor::Watch;
+use crate::monitor::SamplerState;
 
 /// What a server consists of besides its clients.
 pub(crate) struct Around {
     pub(crate) store: Arc<Store>,
     pub(crate) federation: Arc<Federation>,
     pub(crate) duties: Arc<ThreadDuties>,
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) sampler: Arc<SamplerState>,
     pub(crate) name: ServerId,
     pub(crate) join: Option<String>,
     pub(crate) policy: PolicyName,
@@ -46,7 +48,7 @@ pub(crate) struct ServerHost {
     serving: OnceLock<Serving>,
 }
 
-/// What is known when clients are listened for.
+/// What exists only once clients are listened for.
 struct Serving {
     /// Weak: the service holds its host.
     service: Weak<Service>,
@@ -82,7 +84,7 @@ impl Host for ServerHost {
             sections.push(InfoSection { name: "Server", lines: vec![("config_file".to_owned(), shown)] });
         }
         if is_asked("store") {
-            let keys = self.around.watch.seen().and_then(|seen| seen.keys);
+            let keys = self.around.sampler.sample().and_then(|sample| sample.keys);
             sections.push(InfoSection { name: "Store", lines: info::store(&self.around.store, keys) });
         }
         if is_asked("federation") {
@@ -97,7 +99,8 @@ impl Host for ServerHost {
     fn settings(&self, matches: &dyn Fn(&str) -> bool) -> BTreeMap<String, String> {
         let mut all = settings::all(&self.config.lock(), self.serving.get().map(|serving| &serving.listening));
         if let Some(service) = self.serving.get().and_then(|serving| serving.service.upgrade()) {
-            // As many as there are descriptors for, as Redis tells it; under our own name stands what was asked for.
+            // As many as there are descriptors for, as Redis shows it; under our own name is what
+            // was asked for.
             all.insert("maxclients".into(), service.limits.read().clients.to_string());
         }
         all.retain(|name, _| matches(name));

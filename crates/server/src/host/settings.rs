@@ -1,14 +1,15 @@
 //! The settings under the names that clients of Redis know, beside those of the configuration.
 //!
-//! Redis has a file without sections and units of its own; each [`Alias`] says how one of its settings is written in ours. What
-//! Redis can be and this server never is stands in [`FIXED`], so that clients that ask are told so.
+//! Redis has a file without sections and units of its own; each [`Alias`] says how one of its
+//! settings is written in ours. What Redis can be and this server never is is in [`FIXED`], so that
+//! clients can ask for it.
 
 use std::collections::BTreeMap;
 
-use ecotone_resp::keyspace::UPKEEP_HZ;
+use ecotone_keyspace::MAINTENANCE_HZ;
 use ecotone_resp::serve::{KEEPALIVE_IDLE, Listening};
 
-use crate::config::{Config, Kind, OFF, Place, addresses, find, keys};
+use crate::config::{Config, Kind, OFF, ValueOrigin, addresses, find, keys};
 
 /// A setting of Redis that is one of ours.
 struct Alias {
@@ -70,7 +71,8 @@ impl Units {
         }
     }
 
-    /// Why `value`, as Redis writes it, is refused by a key of this `kind`: in Redis' words, where it has any.
+    /// Why `value`, as Redis writes it, is refused by a key of this `kind`: in Redis' words, where
+    /// it has any.
     fn refusal(self, kind: &Kind, value: &str) -> String {
         let Kind::Whole { least, most, .. } = kind else { return format!("argument must be {}", kind.range()) };
         let is_number = match self {
@@ -130,7 +132,7 @@ pub(super) fn all(config: &Config, listening: Option<&Listening>) -> BTreeMap<St
         ("appendfsync", redis_durability(config.text("store.durability")).to_owned()),
         ("bind", binds.join(" ")),
         ("dir", directory.map(|directory| directory.display().to_string()).unwrap_or_default()),
-        ("hz", UPKEEP_HZ.to_string()),
+        ("hz", MAINTENANCE_HZ.to_string()),
         ("loglevel", redis_level(config.text("server.log_level")).to_owned()),
         ("port", port_of(addresses)),
         ("tcp-keepalive", KEEPALIVE_IDLE.as_secs().to_string()),
@@ -172,35 +174,36 @@ fn redis_level(level: &str) -> &'static str {
     }
 }
 
-/// The configuration with `settings`; nothing of them is taken if one is refused. The error is Redis' text.
+/// The configuration with `settings`; nothing of them is taken if one is refused. The error is
+/// Redis' text.
 pub(super) fn changed(
     config: &Config,
     listening: Option<&Listening>,
     settings: &[(String, String)],
 ) -> Result<Config, String> {
-    let (mut changed, known) = (config.clone(), all(config, listening));
-    let mut seen = Vec::new();
+    let (mut changed, present) = (config.clone(), all(config, listening));
+    let mut assigned = Vec::new();
     for (given, value) in settings {
         let name = given.to_lowercase();
         let refused = |why: &str| failed(given, why);
-        let Some(present) = known.get(&name) else {
+        let Some(present) = present.get(&name) else {
             return Err(format!("Unknown option or number of arguments for CONFIG SET - '{given}'"));
         };
         let (path, text) = match alias(&name) {
             Some(alias) => (alias.path, alias.units.taken(value)),
             None => (name.as_str(), value.clone()),
         };
-        if seen.iter().any(|seen| seen == path) {
+        if assigned.iter().any(|assigned| assigned == path) {
             return Err(refused("duplicate parameter"));
         }
-        seen.push(path.to_owned());
+        assigned.push(path.to_owned());
         match find(path) {
             Some(key) if key.is_live => {
                 key.kind.check(&text).map_err(|why| match alias(&name) {
                     Some(alias) => refused(&alias.units.refusal(&key.kind, value)),
                     None => refused(&format!("argument {why}")),
                 })?;
-                changed.set(path, &text, Place::Client).map_err(|error| refused(&error.to_string()))?;
+                changed.set(path, &text, ValueOrigin::Client).map_err(|error| refused(&error.to_string()))?;
             }
             // Some clients set what holds already, to be sure of it. Redis refuses that, too.
             key if is_same(key.map(|key| &key.kind), present, value) => {}
@@ -210,7 +213,8 @@ pub(super) fn changed(
     Ok(changed)
 }
 
-/// Whether two values of a setting mean the same, however they are written: of a setting of ours by its `kind`, of Redis' by what it looks like.
+/// Whether two values of a setting mean the same, however they are written: of a setting of ours by
+/// its `kind`, of Redis' by what it looks like.
 fn is_same(kind: Option<&Kind>, present: &str, value: &str) -> bool {
     let both = |same: fn(&str) -> Option<String>| same(present).is_some_and(|present| same(value) == Some(present));
     let flag = |text: &str| match text.to_ascii_lowercase().as_str() {
@@ -238,7 +242,8 @@ fn is_same(kind: Option<&Kind>, present: &str, value: &str) -> bool {
         }
 }
 
-/// Refuses `settings` in Redis' words where they ask for more clients than the `most` that the process has descriptors for.
+/// Refuses `settings` in Redis' words where they ask for more clients than the `most` that the
+/// process has descriptors for.
 pub(super) fn refuse_clients(settings: &[(String, String)], most: usize) -> Result<(), String> {
     let why = format!("The operating system is not able to handle the specified number of clients, try with {most}");
     let asks = |(given, _): &&(String, String)| path(&given.to_lowercase()) == "clients.max_clients";
@@ -249,7 +254,8 @@ fn failed(given: &str, why: &str) -> String {
     format!("CONFIG SET failed (possibly related to argument '{given}') - {why}")
 }
 
-/// The error of `settings` that do not fit the others, in Redis' words. It names the one that `why` speaks of.
+/// The error of `settings` that do not fit the others, in Redis' words. It names the one that `why`
+/// speaks of.
 pub(super) fn unfit(settings: &[(String, String)], why: &str) -> String {
     let spoken_of = settings.iter().find(|(given, _)| why.contains(path(&given.to_lowercase())));
     failed(spoken_of.or(settings.first()).map_or("", |(given, _)| given), why)
@@ -332,9 +338,9 @@ mod tests {
         ] {
             assert!(change(&[(name, value)]).is_ok(), "{name} {value}: {:?}", change(&[(name, value)]));
         }
-        // All of them as CONFIG GET tells them, one by one and at once.
-        let told = all(&Config::default(), None);
-        for (name, value) in &told {
+        // All of them as CONFIG GET shows them, one by one and at once.
+        let shown = all(&Config::default(), None);
+        for (name, value) in &shown {
             assert!(change(&[(name, value)]).is_ok(), "{name} {value}: {:?}", change(&[(name, value)]));
         }
         for (settings, says) in [

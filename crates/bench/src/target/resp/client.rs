@@ -68,8 +68,8 @@ pub struct Client {
     limits: Limits,
     /// Requests that are not sent yet.
     out: Vec<u8>,
-    /// What was received stands before `filled`, and up to `taken` it was read. What stands behind is room for more, kept as it is:
-    /// room that is made for each read costs more than a small reply.
+    /// What was received is before `filled`, and up to `taken` it was read. What is behind it is space for more, kept as it is:
+    /// space that is made for each read costs more than a small reply.
     input: Vec<u8>,
     filled: usize,
     taken: usize,

@@ -33,7 +33,7 @@ impl ServerInfo {
         self.kind().0 == "ecotone"
     }
 
-    /// A field as it was told.
+    /// A field as the server reported it.
     pub fn text(&self, field: &str) -> Option<&str> {
         self.0.get(field).map(String::as_str)
     }
@@ -54,13 +54,13 @@ impl ServerInfo {
         Some(self.number("used_cpu_user")? + self.number("used_cpu_sys")?)
     }
 
-    /// Whether the store behind it flushes, compacts or relocates; a server that does not tell is taken to be at rest.
+    /// Whether the store behind it flushes, compacts or collects; a server that does not report it counts as idle.
     pub fn is_busy(&self) -> bool {
         const WORK: [&str; 6] = [
             "memtables_waiting",
             "running_flushes",
             "running_compactions",
-            "value_log_relocating_segments",
+            "value_log_gc_segments",
             "aof_rewrite_in_progress",
             "rdb_bgsave_in_progress",
         ];

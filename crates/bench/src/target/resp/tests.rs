@@ -42,7 +42,7 @@ fn request(input: &mut BufReader<TcpStream>) -> Option<Vec<Vec<u8>>> {
         .collect()
 }
 
-/// Replies of all lengths stand before, behind and across whatever a read brings, and one is longer than many reads.
+/// Replies of all lengths are before, behind and across whatever a read brings, and one is longer than many reads.
 #[test]
 fn replies_are_read_in_their_order_wherever_the_network_cuts_them() {
     let value =
@@ -324,7 +324,7 @@ fn a_server_with_keys_is_used_only_when_it_is_said_so() {
     assert!(said.contains("it holds keys") && said.contains("--use-existing"), "{said}");
     let mut again = BenchOptions { use_existing: true, ..tiny(options.server.unwrap(), Workload::ReadRandom) };
     assert_eq!(run_bench(&again, |_| {}).unwrap().missed, 0);
-    // One key in two is not there: that is told, not hidden.
+    // One key in two is not there: that is reported, not concealed.
     again.workload.keys = 1_000;
     assert!(run_bench(&again, |_| {}).unwrap().missed > 300);
 }
@@ -341,11 +341,11 @@ fn options_that_a_server_has_no_use_for_are_refused() {
     assert!(wrong(|o| o.store.memtable_bytes = 1).starts_with("what is set of the store"));
     assert!(wrong(|o| o.server = None).contains("resp://HOST:PORT"));
     assert!(wrong(|o| o.target = TargetKind::Rocksdb).contains("asks no server"));
-    let paced = wrong(|o| {
+    let refused = wrong(|o| {
         o.workload.rate_ops_per_s = Some(100.0);
         o.server.as_mut().unwrap().pipeline = 2;
     });
-    assert!(paced.contains("leave pipeline at 1"), "{paced}");
+    assert!(refused.contains("leave pipeline at 1"), "{refused}");
     let options = tiny(keeps(""), Workload::FillRandom);
     let said = refusal(options.validate_comparison(&options.of_baseline(TargetKind::Rocksdb), 1));
     assert!(said.contains("run servers one after the other"), "{said}");

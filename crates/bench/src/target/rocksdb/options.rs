@@ -52,7 +52,7 @@ pub(super) fn database(options: &StoreOptions) -> Options {
     db
 }
 
-/// BlobDB: values apart from their keys in files as long as our segments, moved by compactions out of old files as the settings
+/// BlobDB: values separated from their keys in files as long as our segments, moved by compactions out of old files as the settings
 /// say.
 pub(super) fn blobs(db: &mut Options, separation: &Separation, age_cutoff: f64, force_threshold: f64) {
     db.set_enable_blob_files(true);

@@ -28,7 +28,7 @@ pub(super) fn whole(count: u64) -> String {
     if count < 10_000 { count.to_string() } else { short(count as f64) }
 }
 
-/// What may not be known.
+/// A figure that may be missing.
 pub(super) fn or_none<T>(figure: Option<T>, shown: impl Fn(T) -> String) -> String {
     figure.map_or_else(|| "-".into(), shown)
 }

@@ -20,12 +20,12 @@ use figures::{age, uptime};
 const SPARKLINES: u16 = 3;
 
 /// The highest that a sparkline becomes, in lines.
-const SPARKLINE_HEIGHT_MAX: u16 = 8;
+const MAX_SPARKLINE_HEIGHT: u16 = 8;
 
 /// What energy, jobs and values get before sparklines become higher.
 const DETAIL_LINES: u16 = 14;
 
-/// Fewer lines tell nothing of energy, jobs and values.
+/// Fewer lines show nothing of energy, jobs and values.
 const MIN_DETAIL_LINES: u16 = 4;
 
 /// Draws everything. `now_s` is on the clock of the snapshots.
@@ -60,7 +60,7 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, board: &Board, now_s: f64, the
     } else if board.is_paused {
         (format!(" paused: figures are {} old, p goes on ", age(now_s - snapshot.at_s)), theme.alarm())
     } else if snapshot.servers.is_empty() {
-        (format!(" {} tells nothing of its servers: it is of an earlier release", board.address), theme.quiet())
+        (format!(" {} reports nothing of its servers: it is of an earlier release", board.address), theme.quiet())
     } else if let Some(coordinator) = &snapshot.coordinator {
         (format!(" {}: a member knows itself and its coordinator ({coordinator})", board.address), theme.quiet())
     } else {
@@ -77,7 +77,7 @@ fn draw_body(frame: &mut Frame<'_>, area: Rect, board: &Board, theme: Theme) {
     // The table has two fifths at most, and the rest where nothing else fits.
     let mut table = wanted.min((area.height * 2 / 5).max(3)).min(area.height);
     let left = area.height - table;
-    let sparkline = (left.saturating_sub(DETAIL_LINES + 1) / SPARKLINES).clamp(1, SPARKLINE_HEIGHT_MAX);
+    let sparkline = (left.saturating_sub(DETAIL_LINES + 1) / SPARKLINES).clamp(1, MAX_SPARKLINE_HEIGHT);
     let history = Some(1 + SPARKLINES * sparkline).filter(|lines| *lines <= left).unwrap_or(0);
     let mut details = left - history;
     if details < MIN_DETAIL_LINES {
@@ -125,7 +125,7 @@ pub(super) fn plain(buffer: &Buffer) -> String {
         let mut hidden = 0;
         for x in buffer.area.left()..buffer.area.right() {
             let symbol = buffer[(x, y)].symbol();
-            // Behind a wide character stands a cell that nobody sees.
+            // Behind a wide character is an invisible cell.
             if hidden == 0 {
                 line.push_str(symbol);
             }

@@ -1,4 +1,5 @@
-//! What stands below the table: a history of the selected server, and energy, jobs and value log of the one that is asked.
+//! The panels below the table: a history of the selected server, and energy, jobs and value log of
+//! the one that is asked.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,13 +14,14 @@ use super::theme::Theme;
 use crate::top::model::board::Board;
 use crate::top::model::snapshot::Snapshot;
 
-/// The width of what stands before a sparkline.
+/// The width of the label before a sparkline.
 const LABEL_WIDTH: u16 = 14;
 
-/// The highest bar of a sparkline, in its steps: figures are scaled to it, so that small ones are seen.
+/// The highest bar of a sparkline, in its steps: figures are scaled to it, so that small ones are
+/// visible.
 const STEPS: f64 = 1000.0;
 
-/// Stands where nothing is known; nothing at all stands for none.
+/// Shown where nothing is known; nothing at all is shown for none.
 const GAP: &str = "·";
 
 type Panel = fn(&mut Frame<'_>, Rect, &Board, &Snapshot, Theme);
@@ -88,21 +90,21 @@ fn energy(frame: &mut Frame<'_>, area: Rect, board: &Board, snapshot: &Snapshot,
     });
     duties.sort_by(|one, other| other.1.total_cmp(&one.1).then_with(|| one.0.cmp(other.0)));
     let greatest = duties.first().map_or(0.0, |(_, figure)| *figure);
-    let room = usize::from(inside.width).saturating_sub(12 + 1 + 5 + 2);
+    let columns = usize::from(inside.width).saturating_sub(12 + 1 + 5 + 2);
     let lines = duties.into_iter().take(usize::from(inside.height)).map(|(duty, figure)| {
         let words = format!(" {} {} ", fitted(duty, 12, true), fitted(&short(figure), 5, false));
-        Line::from(vec![Span::raw(words), Span::styled(bar(figure, greatest, room), theme.bar())])
+        Line::from(vec![Span::raw(words), Span::styled(bar(figure, greatest, columns), theme.bar())])
     });
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(block), area);
 }
 
 /// A bar of eighths.
-fn bar(figure: f64, greatest: f64, room: usize) -> String {
+fn bar(figure: f64, greatest: f64, columns: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     if greatest <= 0.0 || figure <= 0.0 {
         return String::new();
     }
-    let eighths = ((figure / greatest).clamp(0.0, 1.0) * room as f64 * 8.0).round() as usize;
+    let eighths = ((figure / greatest).clamp(0.0, 1.0) * columns as f64 * 8.0).round() as usize;
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
@@ -134,7 +136,7 @@ fn by_reason(title: &str, reasons: &BTreeMap<String, u64>, width: usize, theme: 
     lines
 }
 
-/// The value log, what newer versions hide, and whether there is room for writes.
+/// The value log, shadowed versions, and whether writes are refused.
 fn values(frame: &mut Frame<'_>, area: Rect, board: &Board, snapshot: &Snapshot, theme: Theme) {
     let block = block(format!(" value log of {} ", snapshot.name));
     let width = usize::from(block.inner(area).width);
@@ -143,25 +145,27 @@ fn values(frame: &mut Frame<'_>, area: Rect, board: &Board, snapshot: &Snapshot,
         None => lines.push(Line::from(" none: values lie with keys")),
         Some(values) => {
             let bytes = |bytes: u64| short(bytes as f64);
-            let named = (values.bytes > 0).then(|| values.referenced_bytes as f64 / values.bytes as f64);
+            let referenced = (values.bytes > 0).then(|| values.referenced_bytes as f64 / values.bytes as f64);
             lines.extend([
                 figure("segments", &whole(values.segments), width),
                 figure("bytes", &bytes(values.bytes), width),
-                figure("named by tables", &or_none(named, |named| percent(named.min(1.0))), width),
-                figure("relocating segments", &whole(values.relocating_segments), width),
-                figure("relocated B/s", &or_none(board.own.relocated_bytes_per_s, short), width),
+                figure("referenced", &or_none(referenced, |referenced| percent(referenced.min(1.0))), width),
+                figure("GC segments", &whole(values.gc_segments), width),
+                figure("GC B/s", &or_none(board.own.gc_bytes_per_s, short), width),
                 figure("removed B/s", &or_none(board.own.removed_bytes_per_s, short), width),
-                figure("writers rest", &or_none(board.own.paced_share, percent), width),
+                figure("writers throttled", &or_none(board.own.throttled_share, percent), width),
             ]);
         }
     }
     if let Some(of) = &snapshot.duplicates {
         lines.extend([
-            figure("hidden bytes", &short(of.hidden_bytes as f64), width),
+            figure("shadowed bytes", &short(of.shadowed_bytes as f64), width),
             figure("dup ratio", &or_none(of.dup_ratio, |ratio| format!("{ratio:.1}")), width),
         ]);
         let levels = of.by_level.iter().filter(|(_, bytes)| **bytes > 0);
-        lines.extend(levels.map(|(level, bytes)| figure(&format!("hidden in L{level}"), &short(*bytes as f64), width)));
+        lines.extend(
+            levels.map(|(level, bytes)| figure(&format!("shadowed in L{level}"), &short(*bytes as f64), width)),
+        );
     }
     if snapshot.writes_refused == Some(true) {
         lines.insert(0, Line::styled(" no space: writes refused", theme.alarm()));
@@ -170,6 +174,6 @@ fn values(frame: &mut Frame<'_>, area: Rect, board: &Board, snapshot: &Snapshot,
 }
 
 fn figure(name: &str, figure: &str, width: usize) -> Line<'static> {
-    let room = width.saturating_sub(figure.len() + 2).min(26);
-    Line::from(format!(" {} {figure}", fitted(name, room, true)))
+    let columns = width.saturating_sub(figure.len() + 2).min(26);
+    Line::from(format!(" {} {figure}", fitted(name, columns, true)))
 }

@@ -12,16 +12,16 @@ use crate::top::model::board::{Board, Row};
 const FORECAST_MAX_S: f64 = 999.0;
 
 /// The widest that the column of names becomes.
-const NAME_WIDTH_MAX: usize = 24;
+const MAX_NAME_WIDTH: usize = 24;
 
 /// The narrowest.
-const NAME_WIDTH_MIN: usize = 8;
+const MIN_NAME_WIDTH: usize = 8;
 
 /// A column beside that of the names.
 struct Column {
     title: &'static str,
     width: usize,
-    /// Columns with greater ones go first when there is no room.
+    /// Columns with greater ones are left out first when the terminal is narrow.
     rank: u8,
     is_text: bool,
     show: fn(&Row<'_>) -> String,
@@ -139,7 +139,7 @@ fn fewer_digits(figure: f64) -> String {
     if figure < 99.95 { format!("{figure:.1}") } else { short(figure) }
 }
 
-/// The columns for which there is room beside a name of `name_width`, in the order of the table.
+/// The columns that fit beside a name of `name_width`, in the order of the table.
 fn columns(width: usize, name_width: usize) -> Vec<&'static Column> {
     let mut by_rank: Vec<usize> = (0..COLUMNS.len()).collect();
     by_rank.sort_by_key(|index| COLUMNS[*index].rank);
@@ -161,7 +161,7 @@ fn columns(width: usize, name_width: usize) -> Vec<&'static Column> {
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, board: &Board, theme: Theme) {
     let rows = board.rows();
     let longest = rows.iter().map(|row| width_of(&row.state.name)).max().unwrap_or(0);
-    let name_width = longest.clamp(NAME_WIDTH_MIN, NAME_WIDTH_MAX);
+    let name_width = longest.clamp(MIN_NAME_WIDTH, MAX_NAME_WIDTH);
     let columns = columns(usize::from(area.width), name_width);
     let mut titles = format!(" {}", fitted("server", name_width, true));
     for column in &columns {

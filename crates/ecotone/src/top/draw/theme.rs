@@ -1,11 +1,11 @@
-//! Colours, and what stands for them where there are none: every state is also a word.
+//! Colours, and what replaces them where there are none: every state is also a word.
 
 use ratatui::style::{Color, Modifier, Style};
 
 use crate::top::model::board::Row;
 use crate::top::model::snapshot::ServerState;
 
-/// How things look.
+/// The styles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::top) struct Theme {
     pub has_colours: bool,

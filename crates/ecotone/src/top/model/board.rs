@@ -36,7 +36,7 @@ impl Sort {
         Self::ALL[(index + 1) % Self::ALL.len()]
     }
 
-    /// The greatest stands first.
+    /// The greatest comes first.
     fn figure(self, row: &Row<'_>) -> f64 {
         let state = row.state;
         match self {
@@ -83,14 +83,15 @@ pub(in crate::top) struct Row<'a> {
     pub is_selected: bool,
 }
 
-/// Figures of the server that is asked, between its last two answers. `None` before there are two of one run.
+/// Figures of the server that is asked, between its last two answers. `None` before there are two
+/// of one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::top) struct OwnRates {
     pub watts_by_duty: BTreeMap<String, f64>,
-    pub relocated_bytes_per_s: Option<f64>,
+    pub gc_bytes_per_s: Option<f64>,
     pub removed_bytes_per_s: Option<f64>,
-    /// The share of time that writers rested for relocation; more than 1 where several did.
-    pub paced_share: Option<f64>,
+    /// The share of time for which writers were throttled; more than 1 where several were.
+    pub throttled_share: Option<f64>,
 }
 
 /// The state of the screen.
@@ -183,7 +184,7 @@ impl Board {
         rates::period_s(self.interval_s)
     }
 
-    /// What is known of a server over time.
+    /// The figures of a server over time.
     pub(in crate::top) fn track(&self, name: &str) -> Option<&Track> {
         self.tracks.get(name)
     }
@@ -214,9 +215,9 @@ fn between(before: &Snapshot, now: &Snapshot) -> OwnRates {
     };
     OwnRates {
         watts_by_duty: watts.collect(),
-        relocated_bytes_per_s: per_s(|values| values.relocated_bytes_total),
+        gc_bytes_per_s: per_s(|values| values.gc_bytes_total),
         removed_bytes_per_s: per_s(|values| values.removed_bytes_total),
-        paced_share: per_s(|values| values.paced_ms_total).map(|paced_ms| paced_ms / 1e3),
+        throttled_share: per_s(|values| values.throttled_ms_total).map(|throttled_ms| throttled_ms / 1e3),
     }
 }
 
@@ -272,17 +273,17 @@ mod tests {
 
     #[test]
     fn own_figures_begin_anew_with_another_run() {
-        let of = |run: &str, at_s: f64, joules: f64, paced_ms_total: u64| Snapshot {
+        let of = |run: &str, at_s: f64, joules: f64, throttled_ms_total: u64| Snapshot {
             run: run.into(),
             at_s,
             joules_by_duty: [("flush".to_owned(), joules)].into(),
-            values: Some(super::super::snapshot::Values { paced_ms_total, ..Default::default() }),
+            values: Some(super::super::snapshot::Values { throttled_ms_total, ..Default::default() }),
             ..Snapshot::default()
         };
         let mut board = Board::new("here", 1.0);
         board.take(of("1", 0.0, 10.0, 0));
         board.take(of("1", 2.0, 13.0, 500));
-        assert_eq!((board.own.watts_by_duty["flush"], board.own.paced_share), (1.5, Some(0.25)));
+        assert_eq!((board.own.watts_by_duty["flush"], board.own.throttled_share), (1.5, Some(0.25)));
         board.take(of("2", 3.0, 100.0, 900));
         assert_eq!(board.own, OwnRates::default());
     }

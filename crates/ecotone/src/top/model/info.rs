@@ -1,22 +1,22 @@
-//! The text of INFO as names and values. The server may be anybody: what it says is bounded, and nothing of it that steers a terminal
-//! passes.
+//! The text of INFO as names and values. The server may be anybody: what it says is bounded, and
+//! nothing of it that steers a terminal passes.
 
 use std::collections::BTreeMap;
 
 /// Lines that are read; the largest federation has a few hundred.
-const LINES_MAX: usize = 8192;
+const MAX_LINES: usize = 8192;
 
 /// Characters that are kept of a name or a value of one field.
-const CHARACTERS_MAX: usize = 256;
+const MAX_CHARACTERS: usize = 256;
 
-/// What INFO told.
+/// The answer to INFO.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::top) struct Info(BTreeMap<String, String>);
 
 impl Info {
     /// Reads `name:value` lines; headings and what is neither are passed over.
     pub(in crate::top) fn parse(text: &str) -> Self {
-        let pairs = text.lines().take(LINES_MAX).filter_map(|line| line.split_once(':'));
+        let pairs = text.lines().take(MAX_LINES).filter_map(|line| line.split_once(':'));
         Self(
             pairs.filter(|(name, _)| !name.starts_with('#')).map(|(name, value)| (clean(name), value.into())).collect(),
         )
@@ -54,14 +54,15 @@ pub(in crate::top) fn fields(value: &str) -> BTreeMap<&str, String> {
     value.split(',').filter_map(|field| field.split_once('=')).map(|(name, value)| (name, decoded(value))).collect()
 }
 
-/// Without control characters, marks that change the direction of writing, and characters without width; and not too long.
+/// Without control characters, marks that change the direction of writing, and characters without
+/// width; and not too long.
 pub(in crate::top) fn clean(text: &str) -> String {
     let is_harmless = |character: char| {
         !character.is_control()
             && !matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{61c}')
             && !matches!(character, '\u{e0000}'..='\u{e007f}' | '\u{fff9}'..='\u{fffb}')
     };
-    text.chars().take(CHARACTERS_MAX).map(|character| if is_harmless(character) { character } else { '?' }).collect()
+    text.chars().take(MAX_CHARACTERS).map(|character| if is_harmless(character) { character } else { '?' }).collect()
 }
 
 fn decoded(value: &str) -> String {
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(fields["name"], "a,l0_tables=9?[2J");
         assert_eq!((fields["address"].as_str(), fields["l0_tables"].as_str()), ("x%", "1"));
         assert_eq!(clean("a\u{1b}]0;t\u{7}\u{202e}b\u{9b}1m"), "a?]0;t??b?1m");
-        assert_eq!(clean(&"x".repeat(1 << 20)).len(), CHARACTERS_MAX);
+        assert_eq!(clean(&"x".repeat(1 << 20)).len(), MAX_CHARACTERS);
     }
 
     #[test]

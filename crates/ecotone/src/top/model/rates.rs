@@ -1,27 +1,29 @@
 //! What a server does in a second, from two of its counts; and the last of these.
 //!
-//! The time between two counts is the server's own, so that it does not matter when somebody asked. A counter that fell is that of a
-//! server that was started anew: nothing is derived from it until the next count.
+//! The time between two counts is the server's own, so that it does not matter when somebody asked.
+//! A counter that fell is that of a server that was started anew: nothing is derived from it until
+//! the next count.
 
 use std::collections::VecDeque;
 
 use super::snapshot::ServerState;
 
 /// Figures that are kept for the sparklines: as many as a wide terminal shows.
-const HISTORY_MAX: usize = 512;
+const MAX_HISTORY: usize = 512;
 
-/// Seconds between two looks of a server at itself: who asks more often hears nothing new.
+/// Seconds between two samples of a server: who asks more often gets nothing new.
 const LOOK_S: f64 = 1.0;
 
-/// Figures that one may stand for: whoever asks as often as the server looks misses a look now and then. What is longer was not seen.
-const STANDS_FOR_MAX: usize = 2;
+/// Figures that one may be repeated for: whoever asks as often as the server samples misses a
+/// sample now and then. A longer gap is left empty.
+const MAX_REPEATED: usize = 2;
 
 /// Seconds between two figures of somebody who asks every `interval_s`.
 pub(in crate::top) fn period_s(interval_s: f64) -> f64 {
     interval_s.max(LOOK_S)
 }
 
-/// What one server does. `None`: not known.
+/// What one server does. `None`: not reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(in crate::top) struct Rates {
     pub ops_per_s: Option<f64>,
@@ -34,8 +36,8 @@ pub(in crate::top) struct Rates {
 }
 
 impl Rates {
-    /// Of its last second, as the server itself tells.
-    pub(in crate::top) fn told(now: &ServerState) -> Self {
+    /// Of its last second, as the server itself reports.
+    pub(in crate::top) fn reported(now: &ServerState) -> Self {
         Rates {
             ops_per_s: now.ops_per_s,
             write_bytes_per_s: now.write_bytes_per_s,
@@ -45,7 +47,8 @@ impl Rates {
         }
     }
 
-    /// Between two counts; `None` where no time has passed between them, or the server was started anew.
+    /// Between two counts; `None` where no time has passed between them, or the server was started
+    /// anew.
     pub(in crate::top) fn between(before: &ServerState, now: &ServerState) -> Option<Self> {
         let passed_ms = now.uptime_ms?.checked_sub(before.uptime_ms?).filter(|passed_ms| *passed_ms > 0)?;
         let passed_s = passed_ms as f64 / 1e3;
@@ -64,12 +67,12 @@ impl Rates {
     }
 }
 
-/// What is known of one server over time.
+/// The figures of one server over time.
 #[derive(Debug, Default)]
 pub(in crate::top) struct Track {
     last: Option<ServerState>,
     pub rates: Rates,
-    /// The oldest first, one for each period; `None` where nothing is known.
+    /// The oldest first, one for each period; `None` where there is none.
     pub ops_per_s: VecDeque<Option<f64>>,
     pub stall_share: VecDeque<Option<f64>>,
     pub watts: VecDeque<Option<f64>>,
@@ -84,7 +87,7 @@ impl Track {
         }
         let between = self.last.as_ref().and_then(|last| Rates::between(last, now));
         let (gap, figures) = self.last.as_ref().map_or((0, 1), |last| passed(last, now, period_s));
-        self.rates = between.unwrap_or_else(|| Rates::told(now));
+        self.rates = between.unwrap_or_else(|| Rates::reported(now));
         self.last = Some(now.clone());
         for (history, value) in [
             (&mut self.ops_per_s, self.rates.ops_per_s),
@@ -92,17 +95,17 @@ impl Track {
             (&mut self.watts, self.rates.watts),
         ] {
             history.extend(std::iter::repeat_n(None, gap).chain(std::iter::repeat_n(value, figures)));
-            history.drain(..history.len().saturating_sub(HISTORY_MAX));
+            history.drain(..history.len().saturating_sub(MAX_HISTORY));
         }
     }
 }
 
-/// How many periods between two counts nothing is known of, and for how many the new figure stands.
+/// How many periods between two counts have no figure, and for how many the new figure is repeated.
 fn passed(last: &ServerState, now: &ServerState, period_s: f64) -> (usize, usize) {
     match (last.uptime_ms, now.uptime_ms) {
         (Some(last), Some(now)) if now > last => {
-            let periods = ((now - last) as f64 / 1e3 / period_s).round().clamp(1.0, HISTORY_MAX as f64) as usize;
-            if periods <= STANDS_FOR_MAX { (0, periods) } else { (periods - 1, 1) }
+            let periods = ((now - last) as f64 / 1e3 / period_s).round().clamp(1.0, MAX_HISTORY as f64) as usize;
+            if periods <= MAX_REPEATED { (0, periods) } else { (periods - 1, 1) }
         }
         // It was started anew, after nobody knows how long.
         (Some(_), Some(_)) => (1, 1),
@@ -161,20 +164,21 @@ mod tests {
             track.take(&state(second * 1000, second * 5, 0.0), 1.0);
             assert_eq!(track.rates, rates);
         }
-        assert_eq!((track.ops_per_s.len(), track.ops_per_s.back()), (HISTORY_MAX, Some(&Some(5.0))));
+        assert_eq!((track.ops_per_s.len(), track.ops_per_s.back()), (MAX_HISTORY, Some(&Some(5.0))));
         assert_eq!(track.rates.joules_per_op, Some(0.0));
     }
 
     #[test]
     fn there_is_a_figure_for_each_period_and_a_gap_where_nothing_was_seen() {
         let mut track = Track::default();
-        // 5 operations a second, asked five times as often as the server looks; once it looks a little late, once it is not asked in time.
+        // 5 operations a second, asked five times as often as the server samples; once it samples a
+        // little late, once it is not asked in time.
         for uptime_ms in [1000, 1000, 1000, 1000, 1000, 2000, 2000, 3100, 5000] {
             track.take(&state(uptime_ms, uptime_ms / 200, 0.0), period_s(0.2));
         }
         assert_eq!(track.ops_per_s.len(), 5);
         assert!(track.ops_per_s.iter().skip(1).all(|figure| figure.is_some_and(|ops| (4.5..5.5).contains(&ops))));
-        // Nobody looked for a minute: it is the mean of it that is known, at its end.
+        // Nobody asked for a minute: its mean is the figure at its end.
         track.take(&state(65_000, 325, 0.0), period_s(0.2));
         assert_eq!((track.ops_per_s.len(), track.ops_per_s.iter().filter(|figure| figure.is_none()).count()), (65, 59));
         assert_eq!(track.ops_per_s.back(), Some(&Some(5.0)));
@@ -183,12 +187,12 @@ mod tests {
         track.take(&state(5_000, 25, 0.0), period_s(10.0));
         track.take(&state(65_000, 325, 0.0), period_s(10.0));
         assert_eq!(track.ops_per_s.len(), 7);
-        // What is not told is no zero.
+        // What is not reported is no zero.
         let mut track = Track::default();
         track.take(&ServerState { watts: None, ..state(1_000, 5, 0.0) }, 1.0);
         assert_eq!(track.watts, [None]);
         track.take(&state(u64::MAX, 5, 0.0), 1.0);
-        assert_eq!(track.watts.len(), HISTORY_MAX);
+        assert_eq!(track.watts.len(), MAX_HISTORY);
     }
 
     #[test]

@@ -1,22 +1,24 @@
-//! One answer of a server to INFO, as typed figures. What it did not tell is `None`, never a guess.
+//! One answer of a server to INFO, as typed figures. What it did not report is `None`, never a
+//! guess.
 
 use std::collections::BTreeMap;
 
 use super::info::{Info, count, fields, number};
 
-/// Servers that are taken from one answer: more than a coordinator tells.
-const SERVERS_MAX: usize = 1024;
+/// Servers that are taken from one answer: more than a coordinator shows.
+const MAX_SERVERS: usize = 1024;
 
 /// Reasons of declines and fallbacks that are taken from one answer.
-const REASONS_MAX: usize = 64;
+const MAX_REASONS: usize = 64;
 
 /// No tree is deeper.
-const LEVELS_MAX: usize = 64;
+const MAX_LEVELS: usize = 64;
 
 /// Duties that are taken from one answer.
-const DUTIES_MAX: usize = 32;
+const MAX_DUTIES: usize = 32;
 
-/// Silence after which a server counts as gone: reports come once a second, and a coordinator gives no jobs after 3 s.
+/// Silence after which a server counts as gone: reports come once a second, and a coordinator gives
+/// no jobs after 3 s.
 const GONE_AFTER_MS: u64 = 5_000;
 
 /// What one server said.
@@ -89,17 +91,17 @@ pub(in crate::top) struct Values {
     pub segments: u64,
     pub bytes: u64,
     pub referenced_bytes: u64,
-    pub relocating_segments: u64,
-    pub relocated_bytes_total: u64,
+    pub gc_segments: u64,
+    pub gc_bytes_total: u64,
     pub removed_bytes_total: u64,
-    pub paced_ms_total: u64,
+    pub throttled_ms_total: u64,
 }
 
-/// What newer versions hide in the store of the server that was asked, as it estimates it.
+/// Shadowed versions in the store of the server that was asked, as it estimates them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::top) struct Duplicates {
-    pub hidden_keys: u64,
-    pub hidden_bytes: u64,
+    pub shadowed_keys: u64,
+    pub shadowed_bytes: u64,
     /// The bytes by level.
     pub by_level: BTreeMap<u32, u64>,
     /// Entries for each of them.
@@ -117,10 +119,10 @@ impl Snapshot {
         let reasons = |prefix: &str| -> BTreeMap<String, u64> {
             let all = info.beginning(prefix).filter(|(reason, _)| *reason != "total");
             all.filter_map(|(reason, value)| Some((reason.replace('_', "-"), count(value)?)))
-                .take(REASONS_MAX)
+                .take(MAX_REASONS)
                 .collect()
         };
-        let numbers = (0..SERVERS_MAX)
+        let numbers = (0..MAX_SERVERS)
             .map_while(|number| info.beginning(&format!("server{number}")).find(|(rest, _)| rest.is_empty()));
         let duties = info.beginning("energy_joules_").filter(|(duty, _)| *duty != "total");
         Some(Snapshot {
@@ -136,7 +138,7 @@ impl Snapshot {
             energy_source: text("energy_source"),
             joules_by_duty: duties
                 .filter_map(|(duty, joules)| Some((duty.to_owned(), number(joules)?)))
-                .take(DUTIES_MAX)
+                .take(MAX_DUTIES)
                 .collect(),
             declined: reasons("jobs_declined_"),
             fallen_back: reasons("jobs_fallen_back_"),
@@ -146,21 +148,21 @@ impl Snapshot {
                     segments,
                     bytes: count("bytes"),
                     referenced_bytes: count("referenced_bytes"),
-                    relocating_segments: count("relocating_segments"),
-                    relocated_bytes_total: count("relocated_bytes_total"),
+                    gc_segments: count("gc_segments"),
+                    gc_bytes_total: count("gc_bytes_total"),
                     removed_bytes_total: count("removed_bytes_total"),
-                    paced_ms_total: count("paced_ms_total"),
+                    throttled_ms_total: count("throttled_ms_total"),
                 }
             }),
-            duplicates: info.count("hidden_bytes_estimate").map(|hidden_bytes| {
+            duplicates: info.count("shadowed_bytes_estimate").map(|shadowed_bytes| {
                 let figure = |name: &str| info.text(name).and_then(|text| number(&text));
                 let levels = info
                     .beginning("level")
-                    .filter_map(|(level, of)| Some((level.parse().ok()?, count(fields(of).get("hidden_bytes")?)?)));
+                    .filter_map(|(level, of)| Some((level.parse().ok()?, count(fields(of).get("shadowed_bytes")?)?)));
                 Duplicates {
-                    hidden_keys: info.count("hidden_keys_estimate").unwrap_or(0),
-                    hidden_bytes,
-                    by_level: levels.take(LEVELS_MAX).collect(),
+                    shadowed_keys: info.count("shadowed_keys_estimate").unwrap_or(0),
+                    shadowed_bytes,
+                    by_level: levels.take(MAX_LEVELS).collect(),
                     dup_ratio: figure("dup_ratio_estimate"),
                     error: figure("dup_ratio_error"),
                     extensions_total: info.count("dedup_extensions_total").unwrap_or(0),
@@ -213,7 +215,7 @@ impl ServerState {
         })
     }
 
-    /// Nothing was heard of it for a while: its figures are of the past.
+    /// It has not reported for a while: its figures are of the past.
     pub(in crate::top) fn is_gone(&self) -> bool {
         self.report_age_ms > GONE_AFTER_MS
     }

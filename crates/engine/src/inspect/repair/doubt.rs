@@ -1,5 +1,5 @@
-//! Where a saved entry may be older than it should be: a part of a table that is lost may have held a newer version of it, or
-//! its deletion.
+//! Where a saved entry may be older than it should be: a part of a table that is lost may have held
+//! a newer version of it, or its deletion.
 
 /// Ranges that are looked through for each entry; more are put together to wider ones.
 const MAX_RANGES: usize = 64;
@@ -36,8 +36,8 @@ impl Doubt {
         self.ranges.push(range);
     }
 
-    /// Whether what is lost may have been newer than the version of `key` with this sequence number. Keys must not fall from call
-    /// to call.
+    /// Whether what is lost may have been newer than the version of `key` with this sequence
+    /// number. Keys must not fall from call to call.
     pub(super) fn covers(&mut self, key: &[u8], sequence: u64) -> bool {
         self.ranges.retain(|range| range.to.as_ref().is_none_or(|to| &to[..] >= key));
         self.ranges.iter().any(|range| {

@@ -1,4 +1,5 @@
-//! The framing that RocksDB's WAL and MANIFEST share (`db/log_format.h`), read as far as it is sound.
+//! The framing that RocksDB's WAL and MANIFEST share (`db/log_format.h`), read as far as it is
+//! sound.
 //!
 //! ```text
 //! file:      blocks of 32 KiB, the last one shorter
@@ -7,8 +8,8 @@
 //! record:    one fragment of kind full, or first, any of middle, last
 //! ```
 //!
-//! All numbers are little-endian. Zeros up to the end of the file are space that was set aside, not damage. A file that cannot
-//! be read any further is one that is damaged there, and ends there.
+//! All numbers are little-endian. Zeros up to the end of the file are space that was set aside, not
+//! damage. A file that cannot be read any further is one that is damaged there, and ends there.
 
 use std::fs::File;
 use std::io::Read;
@@ -76,7 +77,8 @@ impl LogFile {
         }
     }
 
-    /// Where the last fragment ended that was read, and was sound. What was reserved behind it and not written does not count.
+    /// Where the last fragment ended that was read, and was sound. What was reserved behind it and
+    /// not written does not count.
     pub(super) fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
@@ -115,7 +117,8 @@ impl LogFile {
         }
     }
 
-    /// Goes on behind damage: behind the fragment where its length can be right, else with the next block.
+    /// Goes on behind damage: behind the fragment where its length can be right, else with the next
+    /// block.
     pub(super) fn resume(&mut self) {
         self.at = self.behind_damage.take().unwrap_or(self.block.len());
     }
@@ -183,7 +186,8 @@ impl LogFile {
         self.block_begin + self.at as u64
     }
 
-    /// Reads the next block, which is empty behind the end of the file, and ends where it cannot be read: it would be as unreadable once more.
+    /// Reads the next block, which is empty behind the end of the file, and ends where it cannot be
+    /// read: it would be as unreadable once more.
     fn next_block(&mut self) {
         self.block_begin += self.block.len() as u64;
         (self.at, self.behind_damage) = (0, None);
@@ -196,7 +200,8 @@ impl LogFile {
         });
     }
 
-    /// Whether nothing but zeros follows. Leaves the log at its end then, and else where something follows, if that is in another block.
+    /// Whether nothing but zeros follows. Leaves the log at its end then, and else where something
+    /// follows, if that is in another block.
     fn rest_is_zeros(&mut self) -> Result<bool, LogDamage> {
         let mut is_behind = false;
         loop {

@@ -1,7 +1,8 @@
-//! Every version of every key, of all tables and runs, in the order of keys; of each key the newest.
+//! Every version of every key, of all tables and runs, in the order of keys; of each key the
+//! newest.
 //!
-//! A table is opened when the merge comes to its first key and closed behind its last, so only tables that overlap are open at
-//! a time: those of level 0, and one for each deeper level.
+//! A table is opened when the merge comes to its first key and closed behind its last, so only
+//! tables that overlap are open at a time: those of level 0, and one for each deeper level.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -102,12 +103,14 @@ impl Merge {
         Ok(merge)
     }
 
-    /// The newest version of the next key, and others that are as new; none after the last key. Errors are those of runs.
+    /// The newest version of the next key, and others that are as new; none after the last key.
+    /// Errors are those of runs.
     pub(super) fn next_key(&mut self, versions: &mut Vec<Version>) -> Result<()> {
         self.next_versions(versions, |newest, version| newest.sequence == version.sequence)
     }
 
-    /// All versions of the next key but those that are not `wanted` beside the newest, from the newest on; none after the last key.
+    /// All versions of the next key but those that are not `wanted` beside the newest, from the
+    /// newest on; none after the last key.
     pub(super) fn next_versions(
         &mut self,
         versions: &mut Vec<Version>,
@@ -127,7 +130,8 @@ impl Merge {
         Ok(())
     }
 
-    /// What was noticed since the last call, of parts that lie behind the key that was returned last, or begin with it.
+    /// What was noticed since the last call, of parts that lie behind the key that was returned
+    /// last, or begin with it.
     pub(super) fn take_noticed(&mut self) -> Vec<Noticed> {
         std::mem::take(&mut self.noticed)
     }

@@ -1,21 +1,26 @@
 //! Saves what can be saved of a damaged store, and says what was lost.
 //!
-//! The damaged store is only read: no database is opened in its folder. Tables and WALs are read as files, damage in them is
-//! passed over, and every version of every key goes through one merge; the newest of each key is written to a new store, in
-//! the order of keys. Nothing but that merge decides what is saved:
+//! The damaged store is only read: no database is opened in its folder. Tables and WALs are read as
+//! files, damage in them is passed over, and every version of every key goes through one merge; the
+//! newest of each key is written to a new store, in the order of keys. Nothing but that merge
+//! decides what is saved:
 //!
-//! - [`survey`]: which files there are, and what the MANIFEST says. [`tables`], [`wal`]: what is in them.
+//! - [`survey`]: which files there are, and what the MANIFEST says. [`tables`], [`wal`]: what is in
+//!   them.
 //! - [`log_file`], [`runs`]: formats and working space.
 //! - [`unlisted`]: which of the tables that no MANIFEST names are a part of the store.
-//! - [`merge`], [`tombstones`], [`doubt`]: the newest version of a key, whether it is deleted, whether it may be too old.
+//! - [`merge`], [`tombstones`], [`doubt`]: the newest version of a key, whether it is deleted,
+//!   whether it may be too old.
 //! - [`save`]: the new store. [`report`]: what is said of all this.
 //!
-//! **A key whose newest value cannot be read is lost.** An older version of it is not saved in its place: a value that is
-//! missing is missed, and can be had from elsewhere; one that is out of date looks as good as any. Where a *table* is lost
-//! nobody can say which keys it held. Then older versions from other tables are saved, and counted as doubtful.
+//! **A key whose newest value cannot be read is lost.** An older version of it is not saved in its
+//! place: a value that is missing is missed, and can be had from elsewhere; one that is out of date
+//! looks as good as any. Where a *table* is lost nobody can say which keys it held. Then older
+//! versions from other tables are saved, and counted as doubtful.
 //!
-//! The new store is made in a working folder beside its place, checked whole, and renamed: a crash leaves the working folder,
-//! never half a store. Memory: a few blocks of each table that overlaps, [`runs`]' 64 MiB, all range deletions, one write.
+//! The new store is made in a working folder beside its place, checked whole, and renamed: a crash
+//! leaves the working folder, never half a store. Memory: a few blocks of each table that overlaps,
+//! [`runs`]' 64 MiB, all range deletions, one write.
 //!
 //! The store must not be open for writing meanwhile.
 
@@ -25,7 +30,7 @@ mod merge;
 mod report;
 mod runs;
 mod save;
-mod survey;
+pub(crate) mod survey;
 mod tables;
 mod tombstones;
 mod unlisted;
@@ -37,6 +42,10 @@ use std::sync::Arc;
 
 use ecotone_rocks_sys::salvage::RangeDeletion;
 use ecotone_rocks_sys::version::self_test;
+use ecotone_valuelog::segment::Segment;
+use ecotone_valuelog::segment_header::{self, HeaderError};
+use ecotone_valuelog::tap::Tap;
+use ecotone_valuelog::{ValueLog, log, segment};
 
 use self::merge::Merge;
 use self::runs::{RUN_BYTES, Runs};
@@ -46,10 +55,6 @@ use self::wal::{WalEntries, read_wals};
 use crate::directory_lock::DirectoryLock;
 use crate::inspect::verify;
 use crate::options::Separation;
-use crate::tap::Tap;
-use crate::values::segment::Segment;
-use crate::values::segment_header::{self, HeaderError};
-use crate::values::{ValueLog, log, segment};
 use crate::{Error, IDENTITY_FILE, Result, identity};
 
 pub use self::report::{LostTable, LostValue, LostWal, ManifestState, RepairReport, Repairing};
@@ -57,20 +62,21 @@ pub use self::report::{LostTable, LostValue, LostWal, ManifestState, RepairRepor
 /// What the working folder's name ends with.
 const WORKING_SUFFIX: &str = ".unfinished";
 
-/// Saves what can be saved of the store in `directory` as a new store in `into`, which must not exist while its parent must.
-/// `directory` is only read. `progress` is called now and then.
+/// Saves what can be saved of the store in `directory` as a new store in `into`, which must not
+/// exist while its parent must. `directory` is only read. `progress` is called now and then.
 ///
 /// # Errors
 ///
-/// [`Error::InvalidArgument`] where `into` cannot be used, or an earlier repair was interrupted there;
-/// [`Error::NotFound`] and [`Error::WrongFormat`] where there is no store to repair; [`Error::Locked`] where it is open; what the new store says when it cannot
-/// be written. What is wrong with the old one is no error but in the report.
+/// [`Error::InvalidArgument`] where `into` cannot be used, or an earlier repair was interrupted
+/// there; [`Error::NotFound`] and [`Error::WrongFormat`] where there is no store to repair;
+/// [`Error::Locked`] where it is open; what the new store says when it cannot be written. What is
+/// wrong with the old one is no error but in the report.
 pub fn repair(directory: &Path, into: &Path, progress: impl FnMut(Repairing)) -> Result<RepairReport> {
     repair_leaving_out(directory, into, |_| false, progress)
 }
 
-/// The same, but for entries that their owner finds anew: what follows from all others would be wrong of a part of them. `leaves_out` is told each key
-/// that would be saved, in their order.
+/// The same, but for entries that their owner finds anew: what follows from all others would be
+/// wrong of a part of them. `leaves_out` is told each key that would be saved, in their order.
 ///
 /// # Errors
 ///
@@ -126,42 +132,8 @@ pub fn repair_leaving_out(
     Ok(report)
 }
 
-/// The tables in `directory` that a sound MANIFEST does not name, while all are there that it does: what RocksDB removes once it is open. None where
-/// there is any doubt.
-///
-/// # Errors
-///
-/// [`Error::Io`] where the directory cannot be listed.
-pub(crate) fn unnamed_tables(directory: &Path) -> Result<Vec<PathBuf>> {
-    let survey = survey(directory)?;
-    let is_there = |number: &u64| directory.join(format!("{number:06}.sst")).exists();
-    if !survey.is_sound() || !survey.names_data_family || !survey.listed.keys().all(is_there) {
-        return Ok(Vec::new());
-    }
-    let failed = |error| Error::io("list the directory", directory, &error);
-    let mut unnamed = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let is_table = path.extension().is_some_and(|extension| extension == "sst");
-        let number = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
-        if is_table && number.is_some_and(|number| !survey.listed.contains_key(&number)) {
-            unnamed.push(path);
-        }
-    }
-    Ok(unnamed)
-}
-
-/// The WAL with which a replay of the store in `directory` begins, by a sound MANIFEST. None where there is any doubt.
-///
-/// # Errors
-///
-/// [`Error::Io`] where the directory cannot be listed.
-pub(crate) fn first_wal(directory: &Path) -> Result<Option<u64>> {
-    let survey = survey(directory)?;
-    Ok((survey.is_sound() && survey.names_data_family).then_some(survey.first_wal))
-}
-
-/// Finds out which tables count of those that a sound MANIFEST does not name. `gap`: what is missing before the first WAL unless one of them has it.
+/// Finds out which tables count of those that a sound MANIFEST does not name. `gap`: what is
+/// missing before the first WAL unless one of them has it.
 fn judge_unlisted(
     tables: &mut Tables,
     runs: &Runs,
@@ -233,8 +205,8 @@ impl WorkingFolder {
     }
 }
 
-/// The value log of the damaged store, where it has one. Decides whether it has: by its identity, or by what only such a store
-/// leaves behind.
+/// The value log of the damaged store, where it has one. Decides whether it has: by its identity,
+/// or by what only such a store leaves behind.
 fn source_values(
     directory: &Path,
     survey: &Survey,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::inspect::Checking;
+use crate::inspect::findings::Checking;
 
 /// Lost tables, values and parts of WALs that are listed; more are counted only.
 const MAX_LISTED: usize = 1000;
@@ -44,10 +44,11 @@ pub enum Repairing {
 pub enum ManifestState {
     /// All that the MANIFEST says was read.
     Sound,
-    /// A part of it was read, or nobody knows whether it is the right one. Tables of which it says nothing were found by listing
-    /// the folder; one that is missing may not be noticed.
+    /// A part of it was read, or nobody knows whether it is the right one. Tables of which it says
+    /// nothing were found by listing the folder; one that is missing may not be noticed.
     Damaged(String),
-    /// There is none: all tables were found by listing the folder, and nobody knows whether one is missing.
+    /// There is none: all tables were found by listing the folder, and nobody knows whether one is
+    /// missing.
     #[default]
     Missing,
 }
@@ -63,8 +64,8 @@ pub struct LostTable {
     pub from: Option<String>,
     /// Nothing that is lost lies behind this key (escaped). `None`: nobody knows.
     pub to: Option<String>,
-    /// Entries that are lost, overwritten ones and deletions included. Exact for a part of a table, estimated by the size of the
-    /// file for a whole one. `None` where nothing tells.
+    /// Entries that are lost, overwritten ones and deletions included. Exact for a part of a table,
+    /// estimated by the size of the file for a whole one. `None` where nothing tells.
     pub entries: Option<u64>,
     /// Places of the table that are damaged; 0 where none of it could be read.
     pub gaps: u64,
@@ -96,7 +97,8 @@ pub struct LostWal {
     pub reason: String,
 }
 
-/// What a repair read, saved and lost. Of what is lost the first thousand of each sort are listed, and all are counted.
+/// What a repair read, saved and lost. Of what is lost the first thousand of each sort are listed,
+/// and all are counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RepairReport {
     /// Whether the store has a value log.
@@ -107,9 +109,11 @@ pub struct RepairReport {
     pub tables: u64,
     /// Bytes of these files.
     pub table_bytes: u64,
-    /// Tables read of which the MANIFEST says nothing: what a crash leaves behind, or what a damaged MANIFEST has forgotten.
+    /// Tables read of which the MANIFEST says nothing: what a crash leaves behind, or what a
+    /// damaged MANIFEST has forgotten.
     pub unlisted_tables: u64,
-    /// Those of them that hold nothing but what others do: what a flush or a compaction was writing when the process died.
+    /// Those of them that hold nothing but what others do: what a flush or a compaction was writing
+    /// when the process died.
     pub unfinished_tables: u64,
     /// Segments found.
     pub segments: u64,
@@ -135,9 +139,11 @@ pub struct RepairReport {
     pub lost_wals: Vec<LostWal>,
     /// How many there are.
     pub lost_wal_count: u64,
-    /// Saved entries that may be older than they should be, or deleted: they lie where a table lost entries that were newer.
+    /// Saved entries that may be older than they should be, or deleted: they lie where a table lost
+    /// entries that were newer.
     pub doubtful_entries: u64,
-    /// Whether keys that were deleted may be back, or values that were overwritten: what said so may be among what is lost.
+    /// Whether keys that were deleted may be back, or values that were overwritten: what said so
+    /// may be among what is lost.
     pub older_may_be_back: bool,
     /// What else is worth knowing.
     pub notes: Vec<String>,
@@ -149,8 +155,8 @@ impl RepairReport {
         self.lost_table_count > 0 || self.lost_value_count > 0 || self.lost_wal_count > 0
     }
 
-    /// Whether all that the store held is known to have been saved: nothing is lost, and the MANIFEST, which alone tells what
-    /// there should be, is sound.
+    /// Whether all that the store held is known to have been saved: nothing is lost, and the
+    /// MANIFEST, which alone tells what there should be, is sound.
     pub fn is_complete(&self) -> bool {
         !self.has_losses() && self.manifest == ManifestState::Sound
     }

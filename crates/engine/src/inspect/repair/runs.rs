@@ -1,7 +1,9 @@
-//! Entries of the WAL in the order of their keys, in files of their own: the WAL may be longer than the memory that there is.
+//! Entries of the WAL in the order of their keys, in files of their own: the WAL may be longer than
+//! the memory that there is.
 //!
-//! Entries are collected up to [`RUN_BYTES`], sorted, and written as one *run*; runs are read side by side. Of one key only the
-//! newest is kept in a run. The files are working space: they are never synced, and nobody else reads them.
+//! Entries are collected up to [`RUN_BYTES`], sorted, and written as one *run*; runs are read side
+//! by side. Of one key only the newest is kept in a run. The files are working space: they are
+//! never synced, and nobody else reads them.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};

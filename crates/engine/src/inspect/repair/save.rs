@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use ecotone_rocks_sys::salvage::EntryKind;
+use ecotone_valuelog::ValueLog;
+use ecotone_valuelog::segment::InFlight;
 use rust_rocksdb::WriteBatch;
 
 use super::merge::{Merge, Noticed, Version};
@@ -10,9 +12,7 @@ use super::report::{LostTable, LostValue, RepairReport, Repairing, shown};
 use super::tables::Tables;
 use crate::header::{Header, HeaderError, Kind};
 use crate::options::Separation;
-use crate::values::ValueLog;
-use crate::values::segment::InFlight;
-use crate::{DedupOptions, Durability, Error, ExtensionThreshold, OpenMode, Result, Store, StoreOptions};
+use crate::{DedupOptions, Durability, ExtensionThreshold, OpenMode, Result, Store, StoreOptions};
 
 /// Bytes that are written at once, one entry at least.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -30,7 +30,8 @@ pub(super) fn save(
     report: &mut RepairReport,
     progress: &mut impl FnMut(Repairing),
 ) -> Result<()> {
-    // Values lie apart in the new store if they did in the old one, whatever their lengths; so no length is one by itself.
+    // Values are separated in the new store if they did in the old one, whatever their lengths; so
+    // no length is one by itself.
     let separation = values.map(|_| Separation::from_bytes(u32::MAX));
     // Nothing but the whole of it counts, and that is synced.
     // There is nothing to be found twice.
@@ -61,7 +62,7 @@ fn fill(
             note(noticed, tables, &mut lost, report);
         }
         let Some(newest) = versions.first() else { break };
-        if newest.kind == EntryKind::Delete || tables.tombstones.hide(newest) || leaves_out(&newest.key) {
+        if newest.kind == EntryKind::Delete || tables.tombstones.shadow(newest) || leaves_out(&newest.key) {
             continue;
         }
         let doubtful = tables.doubt.covers(&newest.key, newest.sequence);
@@ -124,7 +125,8 @@ struct Writer<'w> {
 }
 
 impl Writer<'_> {
-    /// Saves one of versions that are the same: a value may have been copied before the table that named it was given up.
+    /// Saves one of versions that are the same: a value may have been copied before the table that
+    /// named it was given up.
     fn save_one_of(&mut self, versions: &[Version]) -> Result<Result<u64, Lost>> {
         let mut first_lost = None;
         for version in versions {
@@ -157,7 +159,9 @@ impl Writer<'_> {
             (Kind::Separated(pointer), Some(from), Some(to)) => {
                 let value = match from.read(key, pointer, &mut self.scratch) {
                     Ok(value) => value,
-                    Err(Error::Corrupt { location, detail }) => return Ok(Err((location.unwrap_or_default(), detail))),
+                    Err(ecotone_valuelog::Error::Corrupt { location, detail }) => {
+                        return Ok(Err((location.unwrap_or_default(), detail)));
+                    }
                     Err(error) => return Ok(Err((String::new(), error.to_string()))),
                 };
                 let value = &self.scratch[value];

@@ -1,16 +1,22 @@
-//! What lies in the folder of a store that may be damaged, and what its MANIFEST says should be there.
+//! What lies in the folder of a store that may be damaged, and what its MANIFEST says should be
+//! there.
 //!
-//! The MANIFEST is read as far as it is sound, and damage within it is passed over. What it says of tables is used in one way only: a
-//! table that it removed is not looked at, every other one is, whether it is named or not. So a MANIFEST that has lost records,
-//! or its end, or is not there, never costs a table; it may bring back one that was compacted into others and not deleted yet.
-//! Versions of a key are told apart by their sequence numbers, so that does harm only where the table which deleted a
-//! key, and then lost the deletion in a compaction, is not the newest any more.
+//! The MANIFEST is read as far as it is sound, and damage within it is passed over. What it says of
+//! tables is used in one way only: a table that it removed is not looked at, every other one is,
+//! whether it is named or not. So a MANIFEST that has lost records, or its end, or is not there,
+//! never costs a table; it may bring back one that was compacted into others and not deleted yet.
+//! Versions of a key are told apart by their sequence numbers, so that does harm only where the
+//! table which deleted a key, and then lost the deletion in a compaction, is not the newest any
+//! more.
 //!
-//! A MANIFEST begins with all tables that there were then. So a table with a smaller number than a sound one, which does not name it, was no part
-//! of the store: its deletion was cut short, or the job that wrote it. Unless the end of the MANIFEST is missing, and that said otherwise: then the tables or
-//! the WAL are gone whose place it took. While all of these are there, such a table is not looked at either.
+//! A MANIFEST begins with all tables that there were then. So a table with a smaller number than a
+//! sound one, which does not name it, was no part of the store: its deletion was cut short, or the
+//! job that wrote it. Unless the end of the MANIFEST is missing, and that said otherwise: then the
+//! tables or the WAL are gone whose place it took. While all of these are there, such a table is
+//! not looked at either.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use ecotone_rocks_sys::salvage::{ManifestEdit, ManifestTable, manifest_edit};
@@ -215,4 +221,40 @@ impl Survey {
     pub(super) fn is_sound(&self) -> bool {
         self.manifest == ManifestState::Sound
     }
+}
+
+/// The WAL with which a replay of the store in `directory` begins, by a sound MANIFEST. None where
+/// there is any doubt.
+///
+/// # Errors
+///
+/// [`Error::Io`] where the directory cannot be listed.
+pub(crate) fn first_wal(directory: &Path) -> Result<Option<u64>> {
+    let survey = survey(directory)?;
+    Ok((survey.is_sound() && survey.names_data_family).then_some(survey.first_wal))
+}
+
+/// The tables in `directory` that a sound MANIFEST does not name, while all are there that it does:
+/// what RocksDB removes once it is open. None where there is any doubt.
+///
+/// # Errors
+///
+/// [`Error::Io`] where the directory cannot be listed.
+pub(crate) fn unnamed_tables(directory: &Path) -> Result<Vec<PathBuf>> {
+    let survey = survey(directory)?;
+    let is_there = |number: &u64| directory.join(format!("{number:06}.sst")).exists();
+    if !survey.is_sound() || !survey.names_data_family || !survey.listed.keys().all(is_there) {
+        return Ok(Vec::new());
+    }
+    let failed = |error| Error::io("list the directory", directory, &error);
+    let mut unnamed = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let is_table = path.extension().is_some_and(|extension| extension == "sst");
+        let number = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
+        if is_table && number.is_some_and(|number| !survey.listed.contains_key(&number)) {
+            unnamed.push(path);
+        }
+    }
+    Ok(unnamed)
 }

@@ -10,7 +10,7 @@ use super::report::{LostTable, ManifestState, RepairReport, Repairing, shown};
 use super::survey::{Found, Survey};
 use super::tombstones::{Bounds, Tombstones};
 use crate::family::DATA_FAMILY;
-use crate::values::references;
+use crate::gc::references;
 
 /// A table that the MANIFEST lists is taken before one that it does not.
 pub(super) const LISTED: u64 = 1 << 63;
@@ -20,14 +20,14 @@ pub(super) const LISTED: u64 = 1 << 63;
 pub(super) struct Tables {
     /// Those that can be read, at least in part.
     pub(super) sources: Vec<TableSource>,
-    /// Those of them that a sound MANIFEST does not name, by their numbers: what they delete is not among the tombstones until it is known that
-    /// they [count](Self::count).
+    /// Those of them that a sound MANIFEST does not name, by their numbers: what they delete is not
+    /// among the tombstones until it is known that they [count](Self::count).
     pub(super) unlisted: BTreeMap<u64, Unlisted>,
     pub(super) deleted_ranges: Vec<RangeDeletion>,
     pub(super) tombstones: Tombstones,
     pub(super) doubt: Doubt,
     /// What a report says of a table when a part of it turns out to be lost.
-    pub(super) known: BTreeMap<u64, Known>,
+    pub(super) known: BTreeMap<u64, KnownTable>,
     /// Whether one counts references, as tables of a store with a value log do.
     pub(super) counts_references: bool,
     /// Whether one says that it is of the family that holds all data.
@@ -44,7 +44,7 @@ pub(super) struct Unlisted {
 }
 
 /// What is known of one table.
-pub(super) struct Known {
+pub(super) struct KnownTable {
     pub(super) name: String,
     pub(super) from: Option<Vec<u8>>,
     pub(super) to: Option<Vec<u8>>,
@@ -64,7 +64,8 @@ pub(super) fn look_at_tables(
         let listed = survey.listed.get(&file.number);
         match SalvagedTable::open(&file.path) {
             Ok(table) => tables.add(file, table.description(), listed, survey.is_sound(), report),
-            // An unfinished table of a process that died. What was to be in it is where it came from.
+            // An unfinished table of a process that died. What was to be in it is where it came
+            // from.
             Err(error) if listed.is_none() && survey.is_sound() => {
                 report.notes.push(format!("{} is no part of the store and cannot be read: {error}", file.name()));
             }
@@ -133,7 +134,7 @@ impl Tables {
                 self.tombstones.add(range, bounds.clone());
             }
         }
-        let known = Known {
+        let known = KnownTable {
             name: file.name(),
             from: listed.map(|listed| listed.smallest.clone()).or_else(|| description.first_key.clone()),
             to: listed.map(|listed| listed.largest.clone()).or_else(|| description.last_key.clone()),
@@ -168,7 +169,7 @@ impl Tables {
         reason: String,
         report: &mut RepairReport,
     ) {
-        let known = Known {
+        let known = KnownTable {
             name: name.to_owned(),
             from: listed.map(|listed| listed.smallest.clone()),
             to: listed.map(|listed| listed.largest.clone()),
@@ -180,8 +181,9 @@ impl Tables {
     }
 }
 
-impl Known {
-    /// What the report says of a part that is lost, from and up to keys that are known better than those of the table.
+impl KnownTable {
+    /// What the report says of a part that is lost, from and up to keys that are known better than
+    /// those of the table.
     pub(super) fn lost(
         &self,
         reason: String,

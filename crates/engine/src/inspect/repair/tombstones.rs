@@ -1,15 +1,16 @@
 //! Deletions of ranges, asked for keys that rise.
 //!
-//! A range deletion hides every older version of a key that it covers. Where a compaction has set the sequence number of a
-//! version to 0 its age is not known any more. Then it is hidden only where the range deletion holds within the bounds of its
-//! own table: within these nothing newer lies in a deeper level. Beyond them the same range deletion stood in other tables,
-//! which may have met, and outlived, newer versions since.
+//! A range deletion shadows every older version of a key that it covers. Where a compaction has set
+//! the sequence number of a version to 0 its age is not known any more. Then it is shadowed only
+//! where the range deletion holds within the bounds of its own table: within these nothing newer
+//! lies in a deeper level. Beyond them the same range deletion stood in other tables, which may
+//! have met, and outlived, newer versions since.
 
 use ecotone_rocks_sys::salvage::RangeDeletion;
 
 use super::merge::Version;
 
-/// Where a range deletion hides versions without an age.
+/// Where a range deletion shadows versions without an age.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Bounds {
     pub(super) from: Vec<u8>,
@@ -50,7 +51,7 @@ impl Tombstones {
     }
 
     /// Whether `version` is deleted. Keys must not fall from call to call.
-    pub(super) fn hide(&mut self, version: &Version) -> bool {
+    pub(super) fn shadow(&mut self, version: &Version) -> bool {
         let key = &version.key[..];
         while let Some(next) = self.coming.pop_if(|next| &next.range.from[..] <= key) {
             self.open.push(next);

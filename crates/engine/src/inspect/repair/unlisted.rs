@@ -1,12 +1,15 @@
 //! Tables that a sound MANIFEST does not name, of which each is one of two things:
 //!
-//! - what a job was writing that had not ended when the process died, a flush or a compaction: all that is in it is in the WALs or in other
-//!   tables as well, and it is no part of the store;
-//! - a part of the store that the MANIFEST named in records which it has lost from its end, without a trace.
+//! - what a job was writing that had not ended when the process died, a flush or a compaction: all
+//!   that is in it is in the WALs or in other tables as well, and it is no part of the store;
+//! - a part of the store that the MANIFEST named in records which it has lost from its end, without
+//!   a trace.
 //!
-//! What is in the table tells. A job copies versions of keys, with their numbers or, where nothing is older, with the number 0. So where the WALs and
-//! the tables that are named have, of each key in the table, a version that is as new or newer, and delete what it deletes, the table adds
-//! nothing, whatever it is. Where they have not, it counts, and nobody knows what else the MANIFEST has lost.
+//! What is in the table tells. A job copies versions of keys, with their numbers or, where nothing
+//! is older, with the number 0. So where the WALs and the tables that are named have, of each key
+//! in the table, a version that is as new or newer, and delete what it deletes, the table adds
+//! nothing, whatever it is. Where they have not, it counts, and nobody knows what else the MANIFEST
+//! has lost.
 //!
 //! Memory: a few blocks of each table that overlaps, and all range deletions.
 
@@ -24,7 +27,8 @@ use crate::Result;
 /// Keys between two calls of the progress.
 const PROGRESS_KEYS: u64 = 10_000;
 
-/// Those of the [unlisted](Tables::unlisted) tables that hold what nothing else does. `runs` and `deleted_ranges` are those of the WALs.
+/// Those of the [unlisted](Tables::unlisted) tables that hold what nothing else does. `runs` and
+/// `deleted_ranges` are those of the WALs.
 pub(super) fn that_count(
     tables: &Tables,
     runs: Vec<Run>,
@@ -35,9 +39,9 @@ pub(super) fn that_count(
     let deletes_more = |ranges: &[RangeDeletion]| ranges.iter().any(|range| !is_covered(range, &known));
     let suspects = tables.unlisted.iter().filter(|(_, table)| table.is_damaged || deletes_more(&table.deleted_ranges));
     let mut counting: BTreeSet<u64> = suspects.map(|(number, _)| *number).collect();
-    let mut hidden = Tombstones::default();
-    known.into_iter().for_each(|range| hidden.add(range.clone(), None));
-    hidden.begin();
+    let mut shadowed = Tombstones::default();
+    known.into_iter().for_each(|range| shadowed.add(range.clone(), None));
+    shadowed.begin();
     let mut merge = Merge::new(overlapping(tables), runs)?;
     let (mut versions, mut keys) = (Vec::new(), 0_u64);
     loop {
@@ -56,7 +60,7 @@ pub(super) fn that_count(
         let is_known = |version: &Version| version.precedence == 0 || version.precedence & LISTED != 0;
         let newest = versions.iter().find(|version| is_known(version)).map(|version| version.sequence);
         for version in versions.iter().filter(|version| !is_known(version)) {
-            if newest < Some(version.sequence) && !hidden.hide(version) {
+            if newest < Some(version.sequence) && !shadowed.shadow(version) {
                 counting.insert(version.precedence);
             }
         }
@@ -67,7 +71,8 @@ pub(super) fn that_count(
     }
 }
 
-/// The tables to be compared: those that are not named, and what has keys between their first and last.
+/// The tables to be compared: those that are not named, and what has keys between their first and
+/// last.
 fn overlapping(tables: &Tables) -> Vec<super::merge::TableSource> {
     let range = |number: &u64| tables.known.get(number).map(|known| (known.from.as_deref(), known.to.as_deref()));
     let unlisted: Vec<_> = tables.unlisted.keys().filter_map(range).collect();

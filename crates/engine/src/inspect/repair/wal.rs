@@ -1,15 +1,18 @@
 //! What the write-ahead logs hold that may be in no table.
 //!
-//! Each WAL is read up to its first damage; what stands behind that in the same file is dropped, because a store is to be as it
-//! was at one moment as far as that can be had. So is what stands behind a value that was not known to be durable and cannot be
-//! read: what replay does after a loss of power (see [`crate::values::replay`]).
+//! Each WAL is read up to its first damage; what stands behind that in the same file is dropped,
+//! because a store is to be as it was at one moment as far as that can be had. So is what stands
+//! behind a value that was not known to be durable and cannot be read: what replay does after a
+//! loss of power (see [`crate::value_store::replay`]).
 //!
-//! Sequence numbers rise by one from write to write. Where one WAL does not begin where the one before it ends, or the first not where
-//! the tables end, writes are missing. Three losses are witnessed by nothing: the end of the newest WAL, cut off right between two
-//! records; the newest WAL where an older one is there, and where the MANIFEST is damaged, or does not name all tables, the oldest of several WALs, if they
-//! were never synced.
+//! Sequence numbers rise by one from write to write. Where one WAL does not begin where the one
+//! before it ends, or the first not where the tables end, writes are missing. Three losses are
+//! witnessed by nothing: the end of the newest WAL, cut off right between two records; the newest
+//! WAL where an older one is there, and where the MANIFEST is damaged, or does not name all tables,
+//! the oldest of several WALs, if they were never synced.
 
 use ecotone_rocks_sys::salvage::{EntryKind, RangeDeletion, TableEntry};
+use ecotone_valuelog::ValueLog;
 
 use super::log_file::LogFile;
 use super::report::{LostWal, RepairReport, Repairing};
@@ -18,7 +21,6 @@ use super::survey::{Found, Survey};
 use crate::batch_records::{Record, records, sequences};
 use crate::error::Printable;
 use crate::header::{Header, Kind};
-use crate::values::ValueLog;
 use crate::{Error, Result};
 
 /// Where entries of the WALs go.
@@ -27,8 +29,9 @@ pub(super) struct WalEntries<'r> {
     pub(super) deleted_ranges: &'r mut Vec<RangeDeletion>,
 }
 
-/// Reads all WALs. Errors are those of the working space; what is wrong with a WAL is in the report. But where writes are missing between the
-/// tables that the MANIFEST names and the first WAL, while there are others that may hold them, that is returned.
+/// Reads all WALs. Errors are those of the working space; what is wrong with a WAL is in the
+/// report. But where writes are missing between the tables that the MANIFEST names and the first
+/// WAL, while there are others that may hold them, that is returned.
 pub(super) fn read_wals(
     survey: &Survey,
     values: Option<&ValueLog>,
@@ -41,7 +44,8 @@ pub(super) fn read_wals(
     // A table that the MANIFEST does not name may hold writes behind those that it knows of.
     let mut follows_tables = report.unlisted_tables > 0;
     let mut behind_tables = None;
-    // The write that follows the last one read, and whether it is known that some are missing there.
+    // The write that follows the last one read, and whether it is known that some are missing
+    // there.
     let mut next: Option<(u64, bool)> = tables_are_known.then_some((survey.last_sequence + 1, false));
     for (done, wal) in survey.wals.iter().enumerate() {
         progress(Repairing::Wal { done, of: survey.wals.len() });
@@ -92,8 +96,9 @@ pub(super) fn read_wals(
     Ok(behind_tables)
 }
 
-/// WALs that must be there and are not: any at all where one is named, and those that were synced. A store that was opened and
-/// not written names a WAL that it never made, and has one of a greater number. Returns whether one of them precedes all that are there.
+/// WALs that must be there and are not: any at all where one is named, and those that were synced.
+/// A store that was opened and not written names a WAL that it never made, and has one of a greater
+/// number. Returns whether one of them precedes all that are there.
 fn report_missing(survey: &Survey, report: &mut RepairReport) -> bool {
     let is_there = |number: u64| survey.wals.iter().any(|wal| wal.number == number);
     let first = (survey.wals.is_empty() && survey.first_wal != 0).then_some(survey.first_wal);
@@ -112,7 +117,8 @@ fn report_missing(survey: &Survey, report: &mut RepairReport) -> bool {
 /// Says how many writes are missing before `wal`.
 fn report_gap(wal: &Found, writes: u64, known: bool, report: &mut RepairReport) {
     if known {
-        // What was dropped before it is in the report already; where the list is full it is not the last one there.
+        // What was dropped before it is in the report already; where the list is full it is not the
+        // last one there.
         if report.lost_wals.len() as u64 == report.lost_wal_count
             && let Some(last) = report.lost_wals.last_mut()
         {
@@ -140,7 +146,8 @@ enum Unreadable {
     WorkingSpace(Error),
 }
 
-/// Takes a batch, whole or not at all. Returns the sequence number of its first write, and that behind its last.
+/// Takes a batch, whole or not at all. Returns the sequence number of its first write, and that
+/// behind its last.
 fn read_batch(
     batch: &[u8],
     data_family: u32,
@@ -177,7 +184,8 @@ fn read_batch(
     Ok((numbers.start, numbers.end))
 }
 
-/// A value that need not have been durable must be there: else this and all behind it never reached the device.
+/// A value that need not have been durable must be there: else this and all behind it never reached
+/// the device.
 fn check_value(
     values: &ValueLog,
     record: &Record<'_>,
@@ -190,8 +198,9 @@ fn check_value(
         return Ok(());
     }
     match values.read(key, pointer, scratch) {
-        // Trouble of the device is no sign that it never got there. That value alone is listed when it is asked for.
-        Ok(_) | Err(Error::Io { .. }) => Ok(()),
+        // Trouble of the device is no sign that it never got there. That value alone is listed when
+        // it is asked for.
+        Ok(_) | Err(ecotone_valuelog::Error::Io { .. }) => Ok(()),
         Err(error) => match values.is_damaged(key, pointer) {
             Ok(false) => {
                 let lost = format!("the value of key {} was not durable and is lost: {error}", Printable(key));

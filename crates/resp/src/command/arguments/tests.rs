@@ -208,7 +208,8 @@ fn what_is_told_has_the_fields_of_redis_in_its_order() {
         String::from_utf8(reply.take()).unwrap().replace("\r\n", " ")
     };
     assert_eq!(told("value"), "*1 %3 $4 name $5 value $4 type $6 string $12 display_text $5 value ");
-    // A name for programs, and what people are shown instead; a token that is no word in upper case.
+    // A name for programs, and what people are shown instead; a token that is no word in upper
+    // case.
     assert_eq!(
         told("['on a=b:c:string]"),
         "*1 %5 $4 name $1 a $4 type $6 string $12 display_text $3 b:c $5 token $2 on $5 flags ~1 +optional "
@@ -244,8 +245,8 @@ fn words(argument: &Argument<'_>) -> (usize, bool) {
     (least, may_be_more || argument.is_optional || argument.is_multiple)
 }
 
-/// Where Redis' arguments, which these are, say less than the arity: nothing of what DEBUG takes and that QUIT
-/// may be given any, and of CLIENT KILL that its filters may be left out.
+/// Where Redis' arguments, which these are, say less than the arity: nothing of what DEBUG takes
+/// and that QUIT may be given any, and of CLIENT KILL that its filters may be left out.
 const SAY_LESS: [&str; 3] = ["debug", "quit", "client|kill"];
 
 #[test]

@@ -48,7 +48,7 @@ struct NoFilter;
 
 impl CompactionFilterFactory for NoFilter {
     fn filter(&self, _context: FilterContext) -> Option<Box<dyn CompactionFilter>> {
-        panic!("struck on purpose")
+        panic!("struck forcibly")
     }
 }
 
@@ -65,7 +65,7 @@ fn a_factory_that_panics_leaves_the_compaction_unfiltered() {
 fn after_a_panic_a_filter_keeps_everything() {
     for fault in [0, 1, KEYS / 2, KEYS - 1] {
         let recording = Recording::new(move |_, its, _| {
-            assert_ne!(its, key(fault), "struck on purpose");
+            assert_ne!(its, key(fault), "struck forcibly");
             Fate::Change(b"changed".to_vec())
         });
         let directory = tempfile::tempdir().expect("a directory");
@@ -84,7 +84,7 @@ fn after_a_panic_a_filter_keeps_everything() {
 #[test]
 fn a_panic_in_one_subcompaction_leaves_the_others_filtered() {
     let recording = Recording::new(|_, its, _| {
-        assert_ne!(its, key(0), "struck on purpose");
+        assert_ne!(its, key(0), "struck forcibly");
         Fate::Change(b"changed".to_vec())
     });
     let mut options = recording.options();
@@ -140,7 +140,7 @@ impl CompactionFilter for PanicsAtItsEnd {
 
 impl Drop for PanicsAtItsEnd {
     fn drop(&mut self) {
-        panic!("struck on purpose");
+        panic!("struck forcibly");
     }
 }
 

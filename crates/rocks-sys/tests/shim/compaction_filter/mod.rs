@@ -1,4 +1,4 @@
-//! Filters of compactions, as the relocation of values will use them.
+//! Filters of compactions, as the garbage collection of values will use them.
 
 mod containment;
 mod context;

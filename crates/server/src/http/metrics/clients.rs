@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ecotone_resp::backups::Backups;
+use ecotone_resp::client_events::ClientEvent;
 use ecotone_resp::histogram::BUCKETS;
-use ecotone_resp::occasions::Occasion;
 use ecotone_resp::service::Service;
-use ecotone_resp::usage::Counts;
+use ecotone_resp::usage::CommandCounts;
 
 use super::page::Page;
 
-/// Error words that are told one by one. The server has fewer; more would be a mistake, and are told as `other`.
+/// Error words that are shown one by one. The server has fewer; more would be a mistake, and are
+/// shown as `other`.
 const MAX_WORDS: usize = 64;
 
 fn number(count: &AtomicU64) -> u64 {
@@ -36,25 +37,25 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
     let ends = ends.map(|ends| [("certificate", ends.certificate_s()), ("client_ca", ends.client_ca_s())]);
     page.gauges(
         "ecotone_tls_certificate_expiry_seconds",
-        "When a certificate that TLS is spoken with is over, in seconds since 1970, by what it is: the server's own or one between it and its \
-         authority, whichever is over first, or of the authorities of clients the first. None without clients.tls_listen.",
+        "When a certificate of TLS expires, in seconds since 1970, by what it is: the server's own or one between it and its \
+         authority, whichever expires first, or of the authorities of clients the first. None without clients.tls_listen.",
         ["file"],
         ends.into_iter().flatten().filter_map(|(file, end_s)| Some(([file], end_s?))),
     );
     page.gauge(
         "ecotone_ranks_collections",
-        "Large sorted sets of which it is known, in memory, how many members lie where.",
+        "Large sorted sets whose ranks are counted in memory.",
         service.map(|of| of.keyspace.ranks().collections()),
     );
     page.gauge("ecotone_ranks_bytes", "Memory that this takes.", service.map(|of| of.keyspace.ranks().bytes()));
     page.gauge(
-        "ecotone_clients_lanes",
+        "ecotone_clients_event_loops",
         "Threads that serve clients at the moment.",
-        statistics.map(|of| of.lanes.load(Ordering::Relaxed)),
+        statistics.map(|of| of.event_loops.load(Ordering::Relaxed)),
     );
     page.gauge(
         "ecotone_clients_waiting",
-        "Clients whose request waits for the device or is carried out where waiting is allowed.",
+        "Clients whose request waits for the device or runs on a thread that may block.",
         statistics.map(|of| of.waiting.load(Ordering::Relaxed)),
     );
     for (name, help, value) in [
@@ -62,7 +63,7 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
         (
             "ecotone_clients_rejected_total",
             "Connections refused because there were too many.",
-            service.map(|of| of.occasions.number(Occasion::MaxClients)),
+            service.map(|of| of.client_events.number(ClientEvent::MaxClients)),
         ),
         (
             "ecotone_clients_received_bytes_total",
@@ -76,9 +77,9 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
             statistics.map(|of| number(&of.reads_awaited)),
         ),
         (
-            "ecotone_clients_handed_on_total",
-            "Times a request was handed on to a thread that may wait.",
-            statistics.map(|of| number(&of.handed_on)),
+            "ecotone_clients_blocking_requests_total",
+            "Requests that were handed to a thread that may block.",
+            statistics.map(|of| number(&of.blocking_requests)),
         ),
         (
             "ecotone_keyspace_hits_total",
@@ -94,14 +95,14 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
         page.counter(name, help, value);
     }
     // Those for whom there was no place are counted above.
-    let reasons = Occasion::ALL.into_iter().filter(|of| *of != Occasion::MaxClients);
+    let reasons = ClientEvent::ALL.into_iter().filter(|of| *of != ClientEvent::MaxClients);
     page.counters(
         "ecotone_clients_disconnected_total",
-        "Clients that were disconnected because of a limit, or because they did not speak what is spoken at the address, by reason.",
+        "Clients that were disconnected because of a limit, or because they spoke another protocol, by reason.",
         ["reason"],
-        service
-            .into_iter()
-            .flat_map(|service| reasons.clone().filter_map(|of| Some(([of.reason()?], service.occasions.number(of))))),
+        service.into_iter().flat_map(|service| {
+            reasons.clone().filter_map(|of| Some(([of.reason()?], service.client_events.number(of))))
+        }),
     );
     page.histograms(
         "ecotone_clients_response_seconds",
@@ -127,8 +128,8 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
 fn backups(page: &mut Page, backups: Option<&Backups>) {
     let counts = backups.map(|of| &of.counts);
     page.gauge(
-        "ecotone_backup_held",
-        "Backups that are being made: each holds the store as it was when it began.",
+        "ecotone_backup_running",
+        "Backups that are being made: each holds a snapshot of the store.",
         backups.map(Backups::held),
     );
     page.gauge(
@@ -138,8 +139,8 @@ fn backups(page: &mut Page, backups: Option<&Backups>) {
     );
     page.counter("ecotone_backup_completed_total", "Backups completed.", counts.map(|of| number(&of.completed)));
     page.counter(
-        "ecotone_backup_given_up_total",
-        "Backups that ended before they were complete; the next one goes on from there.",
+        "ecotone_backup_aborted_total",
+        "Backups that ended before they were complete; the next one continues from there.",
         counts.map(|of| number(&of.given_up)),
     );
     page.counter(
@@ -152,17 +153,16 @@ fn backups(page: &mut Page, backups: Option<&Backups>) {
 /// At most [`MAX_WORDS`], and the rest together.
 fn bounded(words: BTreeMap<String, u64>) -> Vec<([String; 1], u64)> {
     let others: u64 = words.values().skip(MAX_WORDS).sum();
-    let mut told: Vec<_> = words.into_iter().take(MAX_WORDS).map(|(word, count)| ([word], count)).collect();
+    let mut shown: Vec<_> = words.into_iter().take(MAX_WORDS).map(|(word, count)| ([word], count)).collect();
     if others > 0 {
-        told.push((["other".into()], others));
+        shown.push((["other".into()], others));
     }
-    told
+    shown
 }
 
 fn commands(page: &mut Page, service: Option<&Service>) {
     let used = || service.into_iter().flat_map(|service| service.statistics.usage.used());
-    let of =
-        |count: fn(&Counts) -> &AtomicU64| used().map(move |counts| ([counts.command.name], number(count(counts))));
+    let of = |count: fn(&CommandCounts) -> &AtomicU64| used().map(move |counts| ([counts.name], number(count(counts))));
     page.counters("ecotone_commands_total", "Commands carried out.", ["command"], of(|counts| &counts.calls));
     page.counters(
         "ecotone_commands_failed_total",
@@ -172,7 +172,7 @@ fn commands(page: &mut Page, service: Option<&Service>) {
     );
     page.counters(
         "ecotone_commands_refused_total",
-        "Commands refused before they were carried out: by the number of their arguments, for want of a password.",
+        "Commands refused before they were carried out: by the number of their arguments, for lack of a password.",
         ["command"],
         of(|counts| &counts.refused),
     );
@@ -184,7 +184,7 @@ fn commands(page: &mut Page, service: Option<&Service>) {
     );
     let mut families: BTreeMap<&str, ([u64; BUCKETS], u64)> = BTreeMap::new();
     for counts in service.into_iter().flat_map(|service| service.statistics.usage.all()) {
-        let (buckets, sum_ns) = families.entry(counts.command.group).or_insert(([0; BUCKETS], 0));
+        let (buckets, sum_ns) = families.entry(counts.group).or_insert(([0; BUCKETS], 0));
         buckets.iter_mut().zip(counts.times.counts()).for_each(|(all, count)| *all += count);
         *sum_ns += number(&counts.took_ns);
     }
@@ -201,11 +201,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_words_are_told_than_there_may_be() {
+    fn no_more_words_are_shown_than_there_may_be() {
         let words: BTreeMap<String, u64> = (0..MAX_WORDS + 3).map(|word| (format!("W{word:03}"), 2)).collect();
-        let told = bounded(words);
-        assert_eq!(told.len(), MAX_WORDS + 1);
-        assert_eq!(told.last(), Some(&(["other".to_owned()], 6)));
+        let shown = bounded(words);
+        assert_eq!(shown.len(), MAX_WORDS + 1);
+        assert_eq!(shown.last(), Some(&(["other".to_owned()], 6)));
         assert_eq!(bounded(BTreeMap::from([("ERR".to_owned(), 1)])), [(["ERR".to_owned()], 1)]);
     }
 }

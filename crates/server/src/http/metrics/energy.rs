@@ -1,10 +1,10 @@
 //! Joules, and the processor time they follow from.
 
 use super::page::Page;
-use crate::seen::Seen;
+use crate::monitor::ServerSample;
 
-pub(super) fn write(page: &mut Page, seen: Option<&Seen>) {
-    let reading = seen.map(|seen| &seen.reading);
+pub(super) fn write(page: &mut Page, sample: Option<&ServerSample>) {
+    let reading = sample.map(|sample| &sample.reading);
     page.gauges(
         "ecotone_energy_source_info",
         "Where joules come from: model, computed from processor time. Always 1.",
@@ -22,7 +22,7 @@ pub(super) fn write(page: &mut Page, seen: Option<&Seen>) {
         "Processor time by duty.",
         ["duty"],
         reading.into_iter().flat_map(|of| {
-            let none = (ecotone_power::UNATTRIBUTED, of.unattributed_cpu_seconds);
+            let none = (ecotone_energy::UNATTRIBUTED, of.unattributed_cpu_seconds);
             let duties = of.cpu_seconds_by_duty.iter().map(|(duty, cpu_s)| (duty.as_str(), *cpu_s));
             duties.chain([none]).map(|(duty, cpu_s)| ([duty], cpu_s))
         }),
@@ -32,11 +32,11 @@ pub(super) fn write(page: &mut Page, seen: Option<&Seen>) {
         "Time that cores were busy for this server.",
         reading.map(|of| of.busy_core_seconds),
     );
-    page.gauge("ecotone_energy_watts", "Power over the last second.", seen.and_then(|seen| seen.watts));
+    page.gauge("ecotone_energy_watts", "Power over the last second.", sample.and_then(|sample| sample.watts));
     page.gauge("ecotone_energy_frequency_hertz", "Clock frequency of the cores.", reading.map(|of| of.frequency_hz));
     page.gauge(
         "ecotone_energy_free_cores",
         "Cores that this server could use and that are idle.",
-        seen.map(|seen| seen.free_cores),
+        sample.map(|sample| sample.free_cores),
     );
 }

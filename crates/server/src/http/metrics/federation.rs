@@ -6,14 +6,15 @@ use ecotone_policy::machine::{DeclineReason, LocalReason, ModelKind, ModelSummar
 use ecotone_policy::predictor::JobClass;
 
 use super::page::Page;
-use crate::http::face::Parts;
-use crate::seen::Seen;
+use crate::http::status::ServingParts;
+use crate::monitor::ServerSample;
 
-/// Kinds of failure that are told from the start, as 0: who watches a rate must not miss the first. Others come when they happen.
+/// Kinds of failure that are shown from the start, as 0: who watches a rate must not miss the
+/// first. Others come when they happen.
 const FALLBACKS: [&str; 7] =
     ["bad-result", "deadline", "disk-full", "not-installed", "silent", "unreachable", "worker-failed"];
 
-pub(super) fn write(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>) {
+pub(super) fn write(page: &mut Page, sample: Option<&ServerSample>, parts: Option<&ServingParts>) {
     page.gauges(
         "ecotone_federation_info",
         "This server in its federation; always 1.",
@@ -25,7 +26,7 @@ pub(super) fn write(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>)
         "Jobs of other servers that this one takes at a time.",
         parts.map(|parts| parts.worker_slots),
     );
-    let done = seen.map(|seen| &seen.federation);
+    let done = sample.map(|sample| &sample.federation);
     page.gauge(
         "ecotone_federation_running_worker_jobs",
         "Jobs of other servers that run here.",
@@ -73,21 +74,22 @@ pub(super) fn write(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>)
         "Bytes of files received from other servers.",
         done.map(|of| of.network_bytes_received),
     );
-    models(page, seen);
+    models(page, sample);
 }
 
 fn by_reason(
     counts: &HashMap<&'static str, u64>,
-    known: impl IntoIterator<Item = &'static str>,
+    reasons: impl IntoIterator<Item = &'static str>,
 ) -> Vec<([&'static str; 1], u64)> {
-    let mut all: BTreeMap<&'static str, u64> = known.into_iter().map(|reason| (reason, 0)).collect();
+    let mut all: BTreeMap<&'static str, u64> = reasons.into_iter().map(|reason| (reason, 0)).collect();
     all.extend(counts.iter().map(|(reason, count)| (*reason, *count)));
     all.into_iter().map(|(reason, count)| ([reason], count)).collect()
 }
 
-/// Models of all servers and pairs together, by what they predict: there are as many of them as the federation is large squared.
-fn models(page: &mut Page, seen: Option<&Seen>) {
-    let models = seen.map(|seen| &seen.models);
+/// Models of all servers and pairs together, by what they predict: there are as many of them as the
+/// federation is large squared.
+fn models(page: &mut Page, sample: Option<&ServerSample>) {
+    let models = sample.map(|sample| &sample.models);
     page.counter(
         "ecotone_federation_ignored_messages_total",
         "Messages of other servers that were ignored because a number in them was impossible or a limit was reached.",

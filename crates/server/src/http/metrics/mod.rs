@@ -1,8 +1,9 @@
 //! The metrics of a server, from the same typed sources as INFO.
 //!
-//! What belongs to the store, the federation and the energy is as the sampler last [saw](crate::seen) it, at most about a second ago;
-//! what belongs to clients and the process is read when it is asked for. No lock of the store is taken, and nothing is read from the
-//! device: `/proc` is memory.
+//! What belongs to the store, the federation and the energy is as the sampler last
+//! [sampled](crate::monitor::ServerSample) it, at most about a second ago; what belongs to clients
+//! and the process is read when it is asked for. No lock of the store is taken, and nothing is read
+//! from the device: `/proc` is memory.
 
 mod clients;
 mod energy;
@@ -16,25 +17,40 @@ use std::time::Instant;
 
 use ecotone_resp::service::Service;
 
-use super::face::Parts;
-use crate::seen::Seen;
+use super::health;
+use super::status::{Phase, ServerStatus, ServingParts};
+use crate::monitor::ServerSample;
 use page::{Family, Page};
 
 pub use reference::reference;
 
 /// What a page is made of. Where something is missing its metrics have no values.
 #[derive(Default)]
-pub(super) struct Source<'a> {
-    pub(super) parts: Option<&'a Parts>,
-    pub(super) seen: Option<&'a Seen>,
-    pub(super) service: Option<&'a Service>,
-    pub(super) is_healthy: Option<bool>,
-    pub(super) is_ready: Option<bool>,
+struct Source<'a> {
+    parts: Option<&'a ServingParts>,
+    sample: Option<&'a ServerSample>,
+    service: Option<&'a Service>,
+    is_healthy: Option<bool>,
+    is_ready: Option<bool>,
 }
 
-/// The page.
-pub(super) fn page(source: &Source<'_>) -> String {
-    written(source).finish().0
+/// The page of a server at `now`.
+pub(super) fn page(status: &ServerStatus, now: Instant) -> String {
+    let phase = status.phase();
+    let parts = match &*phase {
+        Phase::Serving(parts) => Some(parts),
+        Phase::Opening | Phase::Stopping => None,
+    };
+    let sample = parts.and_then(|parts| parts.sampler.sample());
+    let service = parts.and_then(|parts| parts.clients.as_ref()?.service.upgrade());
+    let source = Source {
+        parts,
+        sample: sample.as_deref(),
+        service: service.as_deref(),
+        is_healthy: Some(health::hanging(&phase, now).is_empty()),
+        is_ready: Some(health::unready(&phase, now).is_empty()),
+    };
+    written(&source).finish().0
 }
 
 /// All metrics there are, in the order of the page.
@@ -46,10 +62,10 @@ fn written(source: &Source<'_>) -> Page {
     let mut page = Page::default();
     server(&mut page, source);
     clients::write(&mut page, source.service);
-    store::write(&mut page, source.seen, source.parts);
-    federation::write(&mut page, source.seen, source.parts);
-    energy::write(&mut page, source.seen);
-    process::write(&mut page, source.seen);
+    store::write(&mut page, source.sample, source.parts);
+    federation::write(&mut page, source.sample, source.parts);
+    energy::write(&mut page, source.sample);
+    process::write(&mut page, source.sample);
     page
 }
 
@@ -63,10 +79,10 @@ fn server(page: &mut Page, source: &Source<'_>) {
         "Lines of the log that were lost, since nobody read it fast enough.",
         lost,
     );
-    let age_s = source.seen.map(|seen| Instant::now().saturating_duration_since(seen.at).as_secs_f64());
+    let age_s = source.sample.map(|sample| Instant::now().saturating_duration_since(sample.at).as_secs_f64());
     page.gauge(
         "ecotone_sample_age_seconds",
-        "Age of what is told of the store, the federation and the energy: about a second at most unless the sampler hangs.",
+        "Age of the figures of the store, the federation and the energy: about a second at most unless the sampler hangs.",
         age_s,
     );
 }

@@ -1,7 +1,8 @@
 //! A page of metrics in Prometheus' text format, version 0.0.4.
 //!
-//! A metric is declared where its value is given: its family stands on the page whether it has a value or not, so the page of a server
-//! that does nothing yet names all there are. Each name is declared once; labels come from bounded sets.
+//! A metric is declared where its value is given: its family is on the page whether it has a value
+//! or not, so the page of a server that does nothing yet names all there are. Each name is declared
+//! once; labels come from bounded sets.
 
 use std::fmt::{Display, Formatter, Write};
 
@@ -83,7 +84,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// The text, and what stands in it.
+    /// The text, and what is in it.
     pub(crate) fn finish(self) -> (String, Vec<Family>) {
         (self.text, self.families)
     }

@@ -1,17 +1,19 @@
-//! The process, under the names that Prometheus' own clients give. What Linux does not tell is left out.
+//! The process, under the names that Prometheus' own clients give. What Linux does not count is
+//! left out.
 
 use std::fs::read_to_string;
 
 use super::page::Page;
+use crate::monitor::ServerSample;
 use crate::open_files;
-use crate::seen::Seen;
 
 /// Linux counts the time of processes in these, on all machines that this runs on (`USER_HZ`).
 const TICKS_PER_S: f64 = 100.0;
 
-pub(super) fn write(page: &mut Page, seen: Option<&Seen>) {
+pub(super) fn write(page: &mut Page, sample: Option<&ServerSample>) {
     let stat = read_to_string("/proc/self/stat").ok();
-    // The name, in parentheses, may hold anything; behind it comes field 3. See proc_pid_stat(5): utime 14, stime 15, starttime 22.
+    // The name, in parentheses, may hold anything; behind it comes field 3. See proc_pid_stat(5):
+    // utime 14, stime 15, starttime 22.
     let behind = stat.as_deref().and_then(|stat| stat.rsplit_once(')')).map(|(_, behind)| behind);
     let field = |number: usize| behind?.split_whitespace().nth(number - 3)?.parse::<f64>().ok();
     let cpu_s = field(14).zip(field(15)).map(|(user, system)| (user + system) / TICKS_PER_S);
@@ -31,7 +33,7 @@ pub(super) fn write(page: &mut Page, seen: Option<&Seen>) {
     );
     page.gauge("process_virtual_memory_bytes", "Bytes of address space.", bytes("VmSize:"));
     page.gauge("process_threads", "Threads.", number(&status, "Threads:"));
-    let open = open_files::told().or_else(|| seen.and_then(|seen| seen.open_files));
+    let open = open_files::counted_by_kernel().or_else(|| sample.and_then(|sample| sample.open_files));
     page.gauge("process_open_fds", "File descriptors in use.", open);
     let limits = read_to_string("/proc/self/limits").unwrap_or_default();
     page.gauge("process_max_fds", "File descriptors there may be.", number(&limits, "Max open files"));

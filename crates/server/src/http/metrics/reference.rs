@@ -45,11 +45,11 @@ mod tests {
     }
 
     #[test]
-    fn names_follow_the_conventions_and_stand_once() {
-        let mut seen = BTreeSet::new();
+    fn names_follow_the_conventions_and_are_unique() {
+        let mut names = BTreeSet::new();
         for family in families() {
             let name = family.name;
-            assert!(seen.insert(name), "{name} stands twice");
+            assert!(names.insert(name), "{name} is there twice");
             assert!(name.starts_with("ecotone_") || name.starts_with("process_"), "{name}");
             assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
             assert_eq!(name.ends_with("_total"), family.kind == Kind::Counter, "{name}");

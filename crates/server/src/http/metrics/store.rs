@@ -1,28 +1,28 @@
 //! The store: tree, writers, value log, space.
 
-use ecotone_engine::{DedupProperties, Room, ValueLogProperties};
+use ecotone_engine::{DedupProperties, FreeSpace, ValueLogProperties};
 
 use super::page::Page;
-use crate::http::face::Parts;
+use crate::http::status::ServingParts;
+use crate::monitor::ServerSample;
 use crate::monitor::taken_and_live_bytes;
-use crate::seen::Seen;
 
-pub(super) fn write(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>) {
-    writers(page, seen, parts);
-    tree(page, seen);
-    work(page, seen);
-    values(page, seen.and_then(|seen| seen.values.as_ref()));
-    duplicates(page, seen.and_then(|seen| seen.dedup.as_ref()));
-    space(page, seen, seen.and_then(|seen| seen.room.as_ref()));
+pub(super) fn write(page: &mut Page, sample: Option<&ServerSample>, parts: Option<&ServingParts>) {
+    writers(page, sample, parts);
+    tree(page, sample);
+    work(page, sample);
+    values(page, sample.and_then(|sample| sample.values.as_ref()));
+    duplicates(page, sample.and_then(|sample| sample.dedup.as_ref()));
+    space(page, sample, sample.and_then(|sample| sample.room.as_ref()));
 }
 
 fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 
-fn writers(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>) {
-    let states = seen.into_iter().flat_map(|seen| {
-        let of = &seen.properties;
+fn writers(page: &mut Page, sample: Option<&ServerSample>, parts: Option<&ServingParts>) {
+    let states = sample.into_iter().flat_map(|sample| {
+        let of = &sample.properties;
         let slowed = !of.write_stopped && of.delayed_write_rate_bytes_per_s > 0;
         [(["run"], !of.write_stopped && !slowed), (["slowed"], slowed), (["stopped"], of.write_stopped)]
     });
@@ -32,8 +32,8 @@ fn writers(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>) {
         ["state"],
         states,
     );
-    let stalls = seen.into_iter().flat_map(|seen| {
-        [(["slowed"], seconds(seen.counters.delayed_us)), (["stopped"], seconds(seen.counters.stopped_us))]
+    let stalls = sample.into_iter().flat_map(|sample| {
+        [(["slowed"], seconds(sample.counters.delayed_us)), (["stopped"], seconds(sample.counters.stopped_us))]
     });
     page.counters(
         "ecotone_store_stall_seconds_total",
@@ -44,12 +44,12 @@ fn writers(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>) {
     page.counter(
         "ecotone_store_writer_wait_seconds_total",
         "Time that writers waited because of it, summed over writers.",
-        seen.map(|seen| seconds(seen.counters.writer_stall_us)),
+        sample.map(|sample| seconds(sample.counters.writer_stall_us)),
     );
     page.gauge(
         "ecotone_store_slowed_write_bytes_per_second",
         "The rate that writers are slowed to; 0 when they are not.",
-        seen.map(|seen| seen.properties.delayed_write_rate_bytes_per_s),
+        sample.map(|sample| sample.properties.delayed_write_rate_bytes_per_s),
     );
     page.gauge(
         "ecotone_store_stall_threshold_tables",
@@ -58,8 +58,8 @@ fn writers(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>) {
     );
 }
 
-fn tree(page: &mut Page, seen: Option<&Seen>) {
-    let levels = || seen.into_iter().flat_map(|seen| seen.properties.levels.iter().enumerate());
+fn tree(page: &mut Page, sample: Option<&ServerSample>) {
+    let levels = || sample.into_iter().flat_map(|sample| sample.properties.levels.iter().enumerate());
     page.gauges(
         "ecotone_store_level_tables",
         "Tables by level; level 0 holds what flushes wrote.",
@@ -72,18 +72,18 @@ fn tree(page: &mut Page, seen: Option<&Seen>) {
         ["level"],
         levels().map(|(level, of)| ([level.to_string()], of.bytes)),
     );
-    let tree = seen.map(|seen| &seen.properties);
+    let tree = sample.map(|sample| &sample.properties);
     for (name, help, value) in [
         ("ecotone_store_table_bytes", "Bytes of all live tables.", tree.map(|of| of.table_bytes)),
         (
             "ecotone_store_live_bytes",
-            "Bytes of what lives in tables and segments, by RocksDB's estimate and the value log's count, without what newer versions hide.",
-            seen.map(|seen| taken_and_live(seen).1),
+            "Bytes of what lives in tables and segments, by RocksDB's estimate and the value log's count, without shadowed versions.",
+            sample.map(|sample| taken_and_live(sample).1),
         ),
         (
             "ecotone_store_keys",
             "Keys of clients, as INFO keyspace counts them: within a tenth and a minute. Without clients entries, by RocksDB's estimate.",
-            seen.and_then(|seen| seen.keys),
+            sample.and_then(|sample| sample.keys),
         ),
         ("ecotone_store_memtable_bytes", "Bytes of all memtables.", tree.map(|of| of.memtable_bytes)),
         ("ecotone_store_memtables_waiting", "Memtables that wait for a flush.", tree.map(|of| of.immutable_memtables)),
@@ -111,22 +111,22 @@ fn tree(page: &mut Page, seen: Option<&Seen>) {
     page.gauge(
         "ecotone_store_space_amplification_ratio",
         "SAR: bytes of tables and segments for each byte that lives, by estimate; of what has left the memtables.",
-        seen.and_then(space_amplification),
+        sample.and_then(space_amplification),
     );
 }
 
-fn taken_and_live(seen: &Seen) -> (u64, u64) {
-    taken_and_live_bytes(&seen.properties, seen.values.as_ref(), seen.dedup.as_ref())
+fn taken_and_live(sample: &ServerSample) -> (u64, u64) {
+    taken_and_live_bytes(&sample.properties, sample.values.as_ref(), sample.dedup.as_ref())
 }
 
 /// None before anything was flushed.
-fn space_amplification(seen: &Seen) -> Option<f64> {
-    let (taken, live) = taken_and_live(seen);
-    (live > 0 && seen.counters.flushes > 0).then(|| taken as f64 / live as f64)
+fn space_amplification(sample: &ServerSample) -> Option<f64> {
+    let (taken, live) = taken_and_live(sample);
+    (live > 0 && sample.counters.flushes > 0).then(|| taken as f64 / live as f64)
 }
 
-fn work(page: &mut Page, seen: Option<&Seen>) {
-    let done = seen.map(|seen| &seen.counters);
+fn work(page: &mut Page, sample: Option<&ServerSample>) {
+    let done = sample.map(|sample| &sample.counters);
     for (name, help, value) in [
         ("ecotone_store_written_keys_total", "Keys written, deletions included.", done.map(|of| of.keys_written)),
         (
@@ -157,18 +157,18 @@ fn work(page: &mut Page, seen: Option<&Seen>) {
         ),
         ("ecotone_store_compactions_failed_total", "Compactions that failed.", done.map(|of| of.failed_compactions)),
         (
-            "ecotone_store_compactions_put_off_total",
-            "Compactions that were put off because they would not have fitted; one that is tried again counts again.",
-            done.map(|of| of.compactions_put_off),
+            "ecotone_store_compactions_deferred_total",
+            "Compactions that were deferred because they would not have fitted; one that is tried again counts again.",
+            done.map(|of| of.compactions_deferred),
         ),
         (
             "ecotone_store_expired_values_total",
-            "Values that compactions of this server removed because their time was over.",
+            "Values that compactions of this server removed because they had expired.",
             done.map(|of| of.expired_values),
         ),
         (
             "ecotone_store_skipped_entries_total",
-            "Entries that scans stepped over because they were gone: deletions, what these hide, and older versions.",
+            "Entries that scans stepped over: deletions, what these shadow, and older versions.",
             done.map(|of| of.skipped_entries),
         ),
         (
@@ -199,7 +199,7 @@ fn work(page: &mut Page, seen: Option<&Seen>) {
         (
             "ecotone_store_background_errors_total",
             "Errors of flushes and compactions.",
-            seen.map(|seen| seen.properties.background_errors),
+            sample.map(|sample| sample.properties.background_errors),
         ),
     ] {
         page.counter(name, help, value);
@@ -225,21 +225,21 @@ fn values(page: &mut Page, values: Option<&ValueLogProperties>) {
         ("ecotone_value_log_bytes", "Bytes of all segments.", values.map(|of| of.bytes)),
         (
             "ecotone_value_log_referenced_bytes",
-            "Bytes of records that a table names; values in memtables are not counted yet.",
+            "Bytes of records that a table references; values in memtables are not counted yet.",
             values.map(|of| of.referenced_bytes),
         ),
         (
-            "ecotone_value_log_relocating_segments",
-            "Segments whose values are being relocated on purpose.",
-            values.map(|of| of.relocating_segments),
+            "ecotone_value_log_gc_segments",
+            "Segments that forced garbage collection is working on.",
+            values.map(|of| of.gc_segments),
         ),
     ] {
         page.gauge(name, help, value);
     }
     for (name, help, value) in [
         (
-            "ecotone_value_log_relocated_bytes_total",
-            "Bytes of records that were relocated.",
+            "ecotone_value_log_gc_bytes_total",
+            "Bytes of records that garbage collection copied.",
             values.map(|of| of.relocated_bytes),
         ),
         ("ecotone_value_log_removed_segments_total", "Segments removed.", values.map(|of| of.removed_segments)),
@@ -248,34 +248,34 @@ fn values(page: &mut Page, values: Option<&ValueLogProperties>) {
         page.counter(name, help, value);
     }
     page.gauge(
-        "ecotone_value_log_relocation_ratio",
-        "Bytes of all segments by those that may live, from which on tables are compacted to free some: more while writers are held up, for a burst, less as space gets short.",
+        "ecotone_value_log_gc_ratio",
+        "The ratio of the bytes of all segments to those that may live at which garbage collection is forced: higher while writers are throttled, as far as burst credit goes, lower as space gets short.",
         values.map(|of| of.ratio_per_mille as f64 / 1e3),
     );
     page.counter(
-        "ecotone_value_log_paced_seconds_total",
-        "Time that writers rested so that relocation keeps up, summed over writers.",
-        values.map(|of| of.paced_ms as f64 / 1e3),
+        "ecotone_value_log_throttled_seconds_total",
+        "Time for which writers were throttled so that garbage collection keeps up, summed over writers.",
+        values.map(|of| of.throttled_ms as f64 / 1e3),
     );
 }
 
 fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
     let levels = || dedup.into_iter().flat_map(|of| of.levels.iter().enumerate());
     page.gauges(
-        "ecotone_store_hidden_keys",
-        "Versions by level that newer ones in other tables hide, by estimate; only where keys are sampled.",
+        "ecotone_store_shadowed_keys",
+        "Versions by level that newer ones in other tables shadow, by estimate; only where keys are sampled.",
         ["level"],
-        levels().map(|(level, of)| ([level.to_string()], of.hidden_keys)),
+        levels().map(|(level, of)| ([level.to_string()], of.shadowed_keys)),
     );
     page.gauges(
-        "ecotone_store_hidden_bytes",
-        "Bytes by level that hidden versions take, in tables or in the value log, by estimate: garbage that no compaction has met. What removed ranges hide is not among it.",
+        "ecotone_store_shadowed_bytes",
+        "Bytes by level that shadowed versions take, in tables or in the value log, by estimate: garbage that no compaction has met. What range deletions shadow is not among it.",
         ["level"],
-        levels().map(|(level, of)| ([level.to_string()], of.hidden_bytes)),
+        levels().map(|(level, of)| ([level.to_string()], of.shadowed_bytes)),
     );
     page.gauge(
         "ecotone_dedup_ratio",
-        "DUP_RATIO: entries of all tables for each hidden version, by estimate; none where nothing hides.",
+        "DUP_RATIO: entries of all tables for each shadowed version, by estimate; none where nothing is shadowed.",
         dedup.and_then(DedupProperties::ratio),
     );
     page.gauge(
@@ -286,7 +286,7 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
     for (name, help, value) in [
         (
             "ecotone_dedup_unsampled_tables",
-            "Tables without samples of their keys: what hides in them is not estimated.",
+            "Tables without samples of their keys: what is shadowed in them is not estimated.",
             dedup.map(|of| of.unsampled_tables),
         ),
         (
@@ -296,28 +296,32 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
         ),
         (
             "ecotone_dedup_busy",
-            "1 while a merge for duplicates runs, or an extension waits for its turn.",
+            "1 while a merge for duplicates runs, or an extension waits for its permit.",
             dedup.map(|of| u64::from(of.is_busy)),
         ),
     ] {
         page.gauge(name, help, value);
     }
     for (name, help, value) in [
-        ("ecotone_dedup_checks_total", "Compactions looked at for duplicates below.", dedup.map(|of| of.checks)),
+        (
+            "ecotone_dedup_checks_total",
+            "Compactions that were checked for duplicates below.",
+            dedup.map(|of| of.checks),
+        ),
         (
             "ecotone_dedup_checks_dropped_total",
-            "Compactions that were not looked at because too many had ended.",
+            "Compactions that were not checked because too many had ended.",
             dedup.map(|of| of.checks_dropped),
         ),
         (
             "ecotone_dedup_extensions_total",
-            "Checks that found a range in which a merge to the last level is worth it, the one after a start among them.",
+            "Checks that found a range in which a merge to the last level is profitable, the one after a start among them.",
             dedup.map(|of| of.extensions),
         ),
         ("ecotone_dedup_merges_total", "Merges made for that.", dedup.map(|of| of.merges)),
         (
             "ecotone_dedup_merges_aborted_total",
-            "Merges given up because a compaction had taken some of their tables.",
+            "Merges aborted because a compaction had taken some of their tables.",
             dedup.map(|of| of.merges_aborted),
         ),
         (
@@ -333,14 +337,14 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
     }
     for (name, help, counts) in [
         (
-            "ecotone_dedup_checks_left_total",
+            "ecotone_dedup_checks_skipped_total",
             "Checks that extended nothing, by reason; only with a threshold.",
             dedup.map(|of| &of.checks_left),
         ),
         (
-            "ecotone_dedup_merges_put_off_total",
-            "Times that merges came to wait, by reason: for the sake of writers, for room or tables, or since those before freed little or failed.",
-            dedup.map(|of| &of.merges_put_off),
+            "ecotone_dedup_merges_deferred_total",
+            "Times that merges were deferred, by reason: for the sake of writers, for space or tables, or since those before freed little or failed.",
+            dedup.map(|of| &of.merges_deferred),
         ),
     ] {
         let counts = counts.into_iter().flatten();
@@ -360,52 +364,56 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
     );
 }
 
-fn space(page: &mut Page, seen: Option<&Seen>, room: Option<&Room>) {
+fn space(page: &mut Page, sample: Option<&ServerSample>, space: Option<&FreeSpace>) {
     for (name, help, value) in [
-        ("ecotone_space_free_bytes", "Free on the file system of the store.", room.map(|of| of.free_bytes)),
-        ("ecotone_space_disk_bytes", "Bytes of that file system that are free or taken.", room.map(|of| of.disk_bytes)),
+        ("ecotone_space_free_bytes", "Free on the file system of the store.", space.map(|of| of.free_bytes)),
+        (
+            "ecotone_space_disk_bytes",
+            "Bytes of that file system that are free or taken.",
+            space.map(|of| of.disk_bytes),
+        ),
         (
             "ecotone_space_used_bytes",
             "What the store's folder takes; only with space.max_bytes.",
-            room.and_then(|of| of.used_bytes),
+            space.and_then(|of| of.used_bytes),
         ),
         (
             "ecotone_space_max_bytes",
             "What it may take: space.max_bytes; only where it is set.",
-            room.and_then(|of| of.max_bytes),
+            space.and_then(|of| of.max_bytes),
         ),
         (
             "ecotone_space_reserve_bytes",
-            "What is to stay free beside what is pledged; with less, writes are refused.",
-            room.map(|of| of.reserve_bytes),
+            "What is to stay free beside the reservations; with less, writes are refused.",
+            space.map(|of| of.reserve_bytes),
         ),
         (
-            "ecotone_space_pledged_bytes",
-            "What memtables, the next log and compactions will still take.",
-            room.map(|of| of.pledged_bytes),
+            "ecotone_space_reservations_bytes",
+            "What is reserved for memtables, the next log and compactions.",
+            space.map(|of| of.reserved_bytes),
         ),
     ] {
         page.gauge(name, help, value);
     }
     page.gauge(
         "ecotone_space_spare_bytes",
-        "What is left when all that is pledged is written: compare it with the reserve. Negative where it does not fit.",
-        room.map(Room::spare_bytes),
+        "What is left when all that is reserved is written: compare it with the reserve. Negative where it does not fit.",
+        space.map(FreeSpace::spare_bytes),
     );
     page.gauge(
         "ecotone_space_writes_refused",
-        "1 while writes are refused for want of space.",
-        room.map(|of| of.writes_refused),
+        "1 while writes are refused because space is low.",
+        space.map(|of| of.writes_refused),
     );
-    let done = seen.map(|seen| &seen.counters);
+    let done = sample.map(|sample| &sample.counters);
     page.counter(
         "ecotone_space_refused_writes_total",
-        "Writes refused for want of space.",
+        "Writes refused because space was low.",
         done.map(|of| of.refused_writes),
     );
     page.counter(
-        "ecotone_space_closings_total",
-        "How often the store stopped taking writes for want of space.",
+        "ecotone_space_exhausted_total",
+        "How often the store began to refuse writes because space was low.",
         done.map(|of| of.times_out_of_space),
     );
 }

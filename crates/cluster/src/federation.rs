@@ -1,0 +1,218 @@
+//! One server's part in a federation: its start and stop, and what its program asks of it.
+//!
+//! # Threads
+//!
+//! A run time with few threads carries all messages; they have the duty `transport`. A job of
+//! another server has a thread of its own, a job of this server holds its compaction's thread.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ecotone_energy::ThreadDuties;
+use ecotone_engine::{CompactionFinished, CompactionOffload};
+use ecotone_policy::machine::{ModelReport, PolicyCore};
+use ecotone_transport::connections::{CONNECTION_WINDOW_BYTES, FRAME_BYTES, STREAM_WINDOW_BYTES};
+use ecotone_transport::listener::accept;
+use ecotone_transport::protocol::{MAX_MESSAGE_BYTES, refuse_other_versions};
+use ecotone_transport::wire::coordinator_server::CoordinatorServer;
+use ecotone_transport::wire::peer_server::PeerServer;
+use ecotone_transport::wire::worker_server::WorkerServer;
+use ecotone_types::ServerId;
+use ecotone_types::{Duty, DutyObserver};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tracing::{info, warn};
+
+use crate::activity::{KnownServer, LoadSource};
+use crate::config::Options;
+use crate::coordinator;
+use crate::error::{Error, Result};
+use crate::finished_jobs::JobObserver;
+use crate::member::{Member, Parts};
+use crate::owner::OwnerSide;
+use crate::placement_queue::PlacementQueue;
+use crate::reports;
+use crate::services::Services;
+use crate::statistics::FederationStatistics;
+
+/// Threads that carry messages. Moving bytes is cheap beside compacting them.
+const TRANSPORT_THREADS: usize = 2;
+/// Threads for what would block the run time: looking up names.
+const BLOCKING_THREADS: usize = 2;
+/// How long a stop waits for calls under way.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections that wait to be served.
+const CONNECTIONS_WAITING: usize = 64;
+/// How often outputs that no owner came for are removed.
+const TICK: Duration = Duration::from_millis(100);
+
+/// One server's part in a federation. Stops when dropped.
+pub struct Federation {
+    member: Arc<Member>,
+    owner: Arc<OwnerSide>,
+    runtime: Option<Runtime>,
+}
+
+impl Federation {
+    /// Starts to listen, to report and, without [`Options::join`], to coordinate. A coordinator
+    /// that cannot be reached yet is no error: everything is local until it can.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] for options that cannot work; [`Error::Listen`]; [`Error::Io`] for
+    /// the worker's folder.
+    pub fn start(options: Options, duties: Arc<ThreadDuties>, observer: Arc<dyn JobObserver>) -> Result<Federation> {
+        options.validate()?;
+        let (begin, end) = (duties.clone(), duties.clone());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(TRANSPORT_THREADS)
+            .max_blocking_threads(BLOCKING_THREADS)
+            .thread_name("ecotone-transport")
+            .on_thread_start(move || begin.begin(Duty::Transport))
+            .on_thread_stop(move || end.end())
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Configuration(format!("no run time for the network: {error}")))?;
+        let listener = runtime
+            .block_on(TcpListener::bind(options.listen))
+            .and_then(|listener| listener.local_addr().map(|address| (listener, address)))
+            .map_err(|source| Error::Listen { address: options.listen, source });
+        let (listener, listening): (_, SocketAddr) = listener?;
+        let address = options.advertise.clone().unwrap_or_else(|| listening.to_string());
+        let unusable = |error: &dyn std::fmt::Display| Error::Configuration(error.to_string());
+        let name = match &options.name {
+            Some(name) => name.clone(),
+            // Of the port that it got: servers that all ask for any would have one name.
+            None => ServerId::new(address.clone()).map_err(|error| unusable(&error))?,
+        };
+        let core = PolicyCore::new(name.clone(), options.policy.clone()).map_err(|error| unusable(&error))?;
+
+        let (queue, queue_end) = match options.join {
+            Some(_) => (None, None),
+            None => {
+                let (queue, end) = PlacementQueue::new(options.limits.placement_queue);
+                (Some(queue), Some(end))
+            }
+        };
+        let member = Arc::new(Member::new(Parts {
+            options,
+            name,
+            address,
+            runtime: runtime.handle().clone(),
+            core,
+            queue,
+            duties,
+            observer,
+        })?);
+
+        let (for_calls, calls) = tokio::sync::mpsc::channel(CONNECTIONS_WAITING);
+        let (file_server, limits) = (member.file_server.clone(), &member.options.limits);
+        runtime.spawn(accept(listener, file_server, for_calls, limits.connections, limits.heartbeat_timeout));
+        let services = Services { member: member.clone() };
+        let routes = Routes::new(PeerServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
+            .add_service(CoordinatorServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
+            .add_service(WorkerServer::new(services).max_decoding_message_size(MAX_MESSAGE_BYTES));
+        let serving = Server::builder()
+            .http2_keepalive_interval(Some(limits.heartbeat_timeout / 2))
+            .http2_keepalive_timeout(Some(limits.heartbeat_timeout))
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_frame_size(FRAME_BYTES)
+            .max_concurrent_streams(limits.calls_per_connection)
+            .add_routes(refuse_other_versions(routes))
+            .serve_with_incoming(ReceiverStream::new(calls));
+        runtime.spawn(async move {
+            if let Err(error) = serving.await {
+                warn!(%error, "the federation's services ended");
+            }
+        });
+        if member.queue.is_none() {
+            runtime.spawn(reports::run(member.clone()));
+        }
+        runtime.spawn(tick(member.clone()));
+        if let Some(end) = queue_end {
+            runtime.spawn(coordinator::serve(member.clone(), end));
+        }
+        info!(
+            server = %member.name,
+            address = member.own_address(),
+            coordinator = member.coordinator_address(),
+            policy = %member.options.policy.policy,
+            "in the federation"
+        );
+        let owner = Arc::new(OwnerSide::new(member.clone()));
+        Ok(Federation { member, owner, runtime: Some(runtime) })
+    }
+
+    /// Where other servers reach this one.
+    pub fn address(&self) -> &str {
+        self.member.own_address()
+    }
+
+    /// What the store's options need to have its compactions placed.
+    pub fn offload(&self) -> Arc<dyn CompactionOffload> {
+        self.owner.clone()
+    }
+
+    /// Where the server's load is read from now on. Called once, when its store is open; later
+    /// calls change nothing.
+    pub fn set_load_source(&self, source: Arc<dyn LoadSource>) {
+        self.member.set_load_source(source);
+    }
+
+    /// The load source has a new measurement, which is taken now: once a second, as the forecast of
+    /// the input rate counts in seconds. Without a load source it does nothing. Never waits for the
+    /// network.
+    pub fn load_measured(&self) {
+        reports::measured(&self.member);
+    }
+
+    /// To be called with every compaction that the store reports: the models learn from those that
+    /// ran here.
+    pub fn compaction_finished(&self, event: &CompactionFinished) {
+        self.owner.compaction_finished(event);
+    }
+
+    /// Counters since the start.
+    pub fn statistics(&self) -> FederationStatistics {
+        self.member.counters()
+    }
+
+    /// This server's name.
+    pub fn name(&self) -> &ServerId {
+        &self.member.name
+    }
+
+    /// This server first, then the others that it knows, by name: all that report where it is the
+    /// coordinator, else its coordinator. Bounded by the policy's `max_servers`.
+    pub fn servers(&self) -> Vec<KnownServer> {
+        self.member.servers()
+    }
+
+    /// What the models of this server know.
+    pub fn models(&self) -> ModelReport {
+        self.member.models()
+    }
+}
+
+impl Drop for Federation {
+    fn drop(&mut self) {
+        self.owner.cancel_all();
+        self.member.worker.cancel_all();
+        self.member.worker.wait_for_threads(STOP_TIMEOUT);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(STOP_TIMEOUT);
+        }
+    }
+}
+
+async fn tick(member: Arc<Member>) {
+    let mut tick = tokio::time::interval(TICK);
+    loop {
+        tick.tick().await;
+        member.worker.forget_orphans(&member.options.limits);
+    }
+}

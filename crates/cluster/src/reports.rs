@@ -1,0 +1,219 @@
+//! Load reports: once a second every server reports its load and its finished jobs to the
+//! coordinator.
+//!
+//! The own policy gets each measurement once, from whoever measures ([`measured`]); the last of
+//! them is sent. A slow coordinator delays reports and nothing else.
+//!
+//! A coordinator that does not answer, or refuses this server, is tried again at the next report;
+//! until then every compaction is local.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use ecotone_policy::machine::{Event, Link, LoadSample};
+use ecotone_transport::protocol::failed_call;
+use ecotone_transport::wire::coordinator_client::CoordinatorClient;
+use ecotone_transport::wire::peer_client::PeerClient;
+use ecotone_transport::wire::{ProbeRequest, ReportReply, ReportRequest};
+use ecotone_types::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Watts};
+use tonic::Code;
+use tracing::{debug, info, warn};
+
+use crate::activity::ReceivedReport;
+use crate::convert;
+use crate::error::{Error, Result};
+use crate::member::Member;
+use crate::registry::{Arrival, Standing};
+
+/// Exchanges of one size when a link is measured.
+const PROBE_EXCHANGES: usize = 3;
+/// Time that one measuring exchange should take by the last measurement of the link: longer than a
+/// round trip, short enough not to disturb.
+const PROBE_SECONDS: f64 = 0.02;
+/// Least bytes of a measuring exchange each way.
+const MIN_PROBE_BYTES: usize = 64 << 10;
+/// Most bytes of a measuring exchange each way.
+const MAX_PROBE_BYTES: usize = 1 << 20;
+/// The longest address that a server may say it has: a name of DNS, a port, and some more.
+const MAX_ADDRESS_BYTES: usize = 1024;
+/// Reports between two measurements of the link: what it carries changes with what runs on both
+/// ends.
+const REPORTS_PER_PROBE: u32 = 5;
+
+/// Reports to the coordinator until the server stops. Not for the coordinator itself.
+pub(crate) async fn run(member: Arc<Member>) {
+    let mut tick = tokio::time::interval(member.options.limits.report_interval);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut link = None;
+    let mut reports_sent = 0;
+    // The kind of error that the last report met; each is logged once while it lasts.
+    let mut trouble = None;
+    loop {
+        tick.tick().await;
+        let Some(mut sample) = member.last_sample() else { continue };
+        sample.link = link;
+        let outcome = report(&member, &sample, &mut link, &mut reports_sent).await;
+        member.is_accepted.store(outcome.is_ok(), Ordering::Release);
+        match outcome {
+            Ok(()) => {
+                if trouble.take().is_some() {
+                    info!(coordinator = member.coordinator_address(), "the coordinator takes reports again");
+                }
+            }
+            Err(error) => {
+                member.connections.forget(&member.coordinator_address());
+                if trouble.replace(error.kind()) != Some(error.kind()) {
+                    warn!(%error, "the coordinator takes no reports; every compaction is local until it does");
+                }
+            }
+        }
+    }
+}
+
+/// The load has been measured: the own policy learns it now, the coordinator with the next report.
+pub(crate) fn measured(member: &Member) {
+    let Some(sample) = sample(member) else { return };
+    member.set_last_sample(sample.clone());
+    member.decide(Event::LoadSampled(sample));
+}
+
+/// What this server is like now; `None` until its store is open.
+fn sample(member: &Member) -> Option<LoadSample> {
+    let load = member.local_load()?;
+    let free_network = (member.options.network_bytes_per_s - member.traffic.bytes_per_s_since_last()).max(0.0);
+    member.set_free_network(free_network);
+    let slots = member.options.limits.worker_slots as usize;
+    Some(LoadSample {
+        server: member.name.clone(),
+        l0_tables: load.l0_tables,
+        input_bytes_per_s: BytesPerSecond(load.input_bytes_per_s),
+        input_bytes_total: Bytes(load.input_bytes_total),
+        memtable_bytes: Bytes(load.memtable_bytes),
+        flushed_tables_total: load.flushed_tables_total,
+        free_cores: Cores(load.free_cores),
+        cores: Cores(load.cores),
+        core_speed: load.core_speed,
+        free_network_bytes_per_s: BytesPerSecond(free_network),
+        link: None,
+        worker_slots_free: slots.saturating_sub(member.worker.running()) as u32,
+        stalled: load.stalled,
+        active_watts: Watts(load.active_watts),
+        idle_watts: Watts(load.idle_watts),
+        joules_total: Joules(load.joules_total),
+    })
+}
+
+async fn report(
+    member: &Arc<Member>,
+    sample: &LoadSample,
+    link: &mut Option<Link>,
+    reports_sent: &mut u32,
+) -> Result<()> {
+    let address = member.coordinator_address();
+    let channel = member.connections.to(&address).await?;
+    if reports_sent.is_multiple_of(REPORTS_PER_PROBE) {
+        *link = Some(probe(member, &address, *link).await?);
+    }
+    *reports_sent = reports_sent.wrapping_add(1);
+    let (session, finished) = {
+        let unreported = member.unreported.lock();
+        (unreported.session(), unreported.numbered().cloned().collect::<Vec<_>>())
+    };
+    let request = ReportRequest {
+        load: Some(convert::load_to_wire(sample)),
+        address: member.address(),
+        finished: finished.iter().map(|(number, job)| convert::report_to_wire(*number, job)).collect(),
+        session,
+        activity: Some(member.activity().to_wire()),
+    };
+    let mut coordinator = CoordinatorClient::new(channel);
+    let outcome = tokio::time::timeout(member.options.limits.heartbeat_timeout, coordinator.report(request))
+        .await
+        .map_err(|_| Error::unreachable(&address, "no answer to a report in time"))
+        .and_then(|reply| {
+            reply.map_err(|status| match status.code() {
+                Code::AlreadyExists => Error::Configuration(status.message().to_owned()),
+                Code::ResourceExhausted => Error::FederationFull(status.message().to_owned()),
+                _ => failed_call(&address, &status).into(),
+            })
+        });
+    // Without an answer they are sent again: the coordinator may have taken them or not, and knows
+    // them by their numbers.
+    outcome.map(|reply| {
+        // For people only: what makes no sense in it is left out, and the report counts.
+        let reply = reply.into_inner();
+        if let Some(load) = reply.load.and_then(|load| convert::load_from_wire(&load).ok()) {
+            member.set_coordinator_report(ReceivedReport::new(load, reply.activity.as_ref()));
+        }
+        if let Some((last, _)) = finished.last() {
+            member.unreported.lock().forget_until(*last);
+        }
+    })
+}
+
+/// Measures the link: empty exchanges for its round trip, larger ones for its rate. The best of a
+/// few counts: other traffic and a busy core only ever make an exchange slower.
+async fn probe(member: &Arc<Member>, address: &str, last: Option<Link>) -> Result<Link> {
+    let mut client = PeerClient::new(member.connections.to(address).await?);
+    let mut best_of = async |bytes: usize| {
+        let mut best = f64::INFINITY;
+        for _ in 0..PROBE_EXCHANGES {
+            let request = ProbeRequest { payload: vec![0; bytes], reply_bytes: bytes as u32 };
+            let began = Instant::now();
+            tokio::time::timeout(member.options.limits.read_timeout, client.probe(request))
+                .await
+                .map_err(|_| Error::unreachable(address, "the link is too slow to be measured"))?
+                .map_err(|status| failed_call(address, &status))?;
+            best = best.min(began.elapsed().as_secs_f64());
+        }
+        Ok::<f64, Error>(best)
+    };
+    let round_trip_seconds = best_of(0).await?;
+    let bytes = last.map_or(MIN_PROBE_BYTES as f64, |link| link.bytes_per_s.0 * PROBE_SECONDS);
+    let bytes = bytes.clamp(MIN_PROBE_BYTES as f64, MAX_PROBE_BYTES as f64) as usize;
+    let seconds = best_of(bytes).await?;
+    let bytes_per_s = 2.0 * bytes as f64 / (seconds - round_trip_seconds).max(1e-4);
+    let bytes_per_s = BytesPerSecond(bytes_per_s.min(member.options.network_bytes_per_s));
+    let link = Link { bytes_per_s, round_trip: Seconds(round_trip_seconds) };
+    debug!(address, ?link, "measured the link");
+    Ok(link)
+}
+
+/// The coordinator's side of a report. The reply says how the coordinator fares.
+pub(crate) fn receive(member: &Arc<Member>, request: ReportRequest) -> Result<ReportReply> {
+    let load = request.load.ok_or_else(|| Error::BadResult("a report without load".into()))?;
+    let sample = convert::load_from_wire(&load)?;
+    if request.address.len() > MAX_ADDRESS_BYTES {
+        return Err(Error::BadResult(format!("{} says an address of {} bytes", sample.server, request.address.len())));
+    }
+    if sample.server == member.name {
+        let name = &member.name;
+        return Err(Error::Configuration(format!(
+            "the coordinator itself is called {name}; give each server a name of its own (--name)"
+        )));
+    }
+    let arrival = Arrival { address: &request.address, session: request.session, at: Instant::now() };
+    let standing = member.registry.lock().arrive(&sample.server, arrival, member.stale_after(), member.retention())?;
+    match standing {
+        Standing::Continued => {}
+        Standing::New => info!(server = %sample.server, address = request.address, "a server has joined"),
+        Standing::Restarted => info!(server = %sample.server, address = request.address, "a server was restarted"),
+        Standing::Moved => {
+            info!(server = %sample.server, address = request.address, "a server has come back elsewhere")
+        }
+    }
+    // Bounded like the registry. Without an address it is given no job.
+    let _ = member.learn_address(&sample.server, &request.address);
+    for job in &request.finished {
+        let report = convert::report_from_wire(job)?;
+        if member.registry.lock().is_news(&sample.server, request.session, job.number) {
+            member.decide(Event::JobFinished(report));
+        }
+    }
+    let report = ReceivedReport::new(sample.clone(), request.activity.as_ref());
+    member.registry.lock().note(&sample.server, request.session, report);
+    member.decide(Event::LoadSampled(sample));
+    let own = member.last_sample();
+    Ok(ReportReply { load: own.as_ref().map(convert::load_to_wire), activity: Some(member.activity().to_wire()) })
+}

@@ -1,0 +1,52 @@
+//! Energy accounting, and cores for threads.
+//!
+//! - [`EnergyMeter`]: joules by duty from CPU time and a [`PowerModel`]; every figure says its
+//!   source.
+//! - [`ThreadDuties`]: what a store and a worker call where a thread changes its duty; feeds the
+//!   meter and binds the thread to a core.
+//! - [`cores`]: emulated cores (a cgroup around one busy thread), so that one machine can play
+//!   unequal servers.
+//! - [`governor`]: sets the frequency and tells the meter.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use ecotone_types::Duty;
+//! use ecotone_energy::{DutyScope, EnergyMeter, PowerModel, ThreadDuties, cores::Unbound};
+//!
+//! let meter = EnergyMeter::start(PowerModel::hardware(5.0, 10.0)?)?;
+//! let duties = ThreadDuties::new(meter.clone(), Arc::new(Unbound));
+//! {
+//!     let _flush = DutyScope::begin(&duties, Duty::Flush);
+//!     // ... the work of a flush ...
+//! }
+//! let reading = meter.reading();
+//! assert!(reading.cpu(Duty::Flush).0 > 0.0 && reading.source.name() == "model");
+//! # Ok::<(), ecotone_energy::EnergyError>(())
+//! ```
+//!
+//! **Never in this crate:** decisions about where work runs or at which frequency (that is
+//! `policy`), the store, the network, and any figure in joules without its source. Unsafe code is
+//! in `thread_clock` only.
+
+mod account;
+pub mod cores;
+mod duties;
+mod error;
+pub mod governor;
+mod host;
+mod ledger;
+mod meter;
+mod model;
+mod pstate;
+mod reading;
+mod thread_clock;
+
+pub use account::{CoreChange, MAX_NESTED_DUTIES};
+pub use duties::{DutyScope, ThreadDuties};
+pub use error::EnergyError;
+pub use host::host_cores;
+pub use meter::{EnergyMeter, ThreadUse};
+pub use model::{MAX_WATTS, PowerModel, PowerModelKeys};
+pub use pstate::{MAX_P_STATES, PState, PStateIndex, PStateTable};
+pub use reading::{EnergySource, IDLE, Reading, UNATTRIBUTED};
+pub use thread_clock::this_thread_id;

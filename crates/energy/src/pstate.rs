@@ -1,0 +1,221 @@
+//! P-states: the pairs of frequency and voltage a core can run at, and what they do to speed and
+//! power.
+//!
+//! Source: Concerto (papers/concerto.txt). Section 2.1: the power of a core "varies linearly with
+//! V^2 f". Section 2.1.1, Table 2: the states of the Intel Xeon Silver 4114, whose voltages that
+//! paper estimated by regression.
+//!
+//! Pure data; a table cannot exist with impossible values.
+
+use ecotone_types::units::Hertz;
+use serde::{Deserialize, Serialize};
+
+use crate::EnergyError;
+
+/// The most P-states a table may have: above any processor (x86 has at most 256 ratios, governors
+/// expose under 64).
+pub const MAX_P_STATES: usize = 64;
+
+/// The position of a P-state in its table; 0 is the highest frequency.
+pub type PStateIndex = usize;
+
+/// One operating point of a core.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PState {
+    /// Clock frequency in hertz, above 0.
+    pub frequency_hz: f64,
+    /// Core voltage in volts, above 0.
+    pub volts: f64,
+}
+
+impl PState {
+    /// V^2 f, to which the power of a busy core is proportional (Concerto, section 2.1).
+    fn volts_squared_hertz(self) -> f64 {
+        self.volts * self.volts * self.frequency_hz
+    }
+}
+
+/// A core's P-states from the highest frequency down; voltages never rise as the frequency falls.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<PState>", into = "Vec<PState>")]
+pub struct PStateTable(Vec<PState>);
+
+impl PStateTable {
+    /// A table of 1 to [`MAX_P_STATES`] states.
+    ///
+    /// # Errors
+    /// [`EnergyError::Model`] if the table is empty or too long, a value is not positive and
+    /// finite, frequencies do not fall strictly, or a voltage rises while the frequency falls.
+    pub fn new(states: Vec<PState>) -> Result<Self, EnergyError> {
+        if states.is_empty() || states.len() > MAX_P_STATES {
+            let count = states.len();
+            return Err(EnergyError::model(format!("p_states has {count} entries; give 1 to {MAX_P_STATES}")));
+        }
+        for (i, state) in states.iter().enumerate() {
+            for (key, value) in [("frequency_hz", state.frequency_hz), ("volts", state.volts)] {
+                if !(value.is_finite() && value > 0.0) {
+                    return Err(EnergyError::model(format!("p_states[{i}].{key} is {value}; give a value above 0")));
+                }
+            }
+        }
+        for (i, pair) in states.windows(2).enumerate() {
+            let next = i + 1;
+            if pair[1].frequency_hz >= pair[0].frequency_hz {
+                return Err(EnergyError::model(format!(
+                    "p_states[{next}].frequency_hz is {}, not below the {} before it; list the highest frequency first",
+                    pair[1].frequency_hz, pair[0].frequency_hz
+                )));
+            }
+            if pair[1].volts > pair[0].volts {
+                return Err(EnergyError::model(format!(
+                    "p_states[{next}].volts is {}, above the {} of the higher frequency before it",
+                    pair[1].volts, pair[0].volts
+                )));
+            }
+        }
+        Ok(Self(states))
+    }
+
+    /// The P-states of the Intel Xeon Silver 4114 (Concerto, Table 2): 2.2 GHz at 1.10 V down to
+    /// 1.0 GHz at 0.86 V.
+    pub fn xeon_silver_4114() -> Self {
+        let states = [(2.2, 1.10), (2.0, 1.06), (1.8, 1.02), (1.6, 0.98), (1.4, 0.94), (1.2, 0.90), (1.0, 0.86)];
+        Self(states.iter().map(|&(ghz, volts)| PState { frequency_hz: ghz * 1e9, volts }).collect())
+    }
+
+    /// A core with a single frequency in hertz; its voltage drops out of every formula.
+    ///
+    /// # Errors
+    /// [`EnergyError::Model`] if the frequency is not positive and finite.
+    pub fn single(frequency_hz: f64) -> Result<Self, EnergyError> {
+        Self::new(vec![PState { frequency_hz, volts: 1.0 }])
+    }
+
+    /// The same ladder of voltages and frequency ratios, with another highest frequency in hertz.
+    /// It stands in for a processor whose own table is not known.
+    ///
+    /// # Errors
+    /// [`EnergyError::Model`] if the frequency is not positive and finite.
+    pub fn scaled_to(&self, highest_hz: f64) -> Result<Self, EnergyError> {
+        let ratio = highest_hz / self.0[0].frequency_hz;
+        Self::new(self.0.iter().map(|s| PState { frequency_hz: s.frequency_hz * ratio, volts: s.volts }).collect())
+    }
+
+    /// The states, highest frequency first; never empty.
+    pub fn states(&self) -> &[PState] {
+        &self.0
+    }
+
+    /// The lowest state's index.
+    pub fn lowest(&self) -> PStateIndex {
+        self.0.len() - 1
+    }
+
+    /// An index beyond the table means its lowest state.
+    fn at(&self, index: PStateIndex) -> PState {
+        self.0[index.min(self.lowest())]
+    }
+
+    /// The frequency of a state; an index beyond the table means the lowest state.
+    pub fn frequency(&self, index: PStateIndex) -> Hertz {
+        Hertz(self.at(index).frequency_hz)
+    }
+
+    /// f / fmax: a core's speed relative to its highest state, above 0 and at most 1.
+    pub fn relative_speed(&self, index: PStateIndex) -> f64 {
+        self.at(index).frequency_hz / self.0[0].frequency_hz
+    }
+
+    /// V^2 f / (Vmax^2 fmax): a busy core's power relative to its highest state, above 0 and at
+    /// most 1 (Concerto, section 2.1).
+    pub fn relative_power(&self, index: PStateIndex) -> f64 {
+        self.at(index).volts_squared_hertz() / self.0[0].volts_squared_hertz()
+    }
+
+    /// The slowest state that still reaches `speed` (relative to the highest, 0 to 1); the highest
+    /// if none does.
+    pub fn slowest_reaching(&self, speed: f64) -> PStateIndex {
+        (0..self.0.len()).rev().find(|&i| self.relative_speed(i) >= speed).unwrap_or(0)
+    }
+}
+
+impl TryFrom<Vec<PState>> for PStateTable {
+    type Error = EnergyError;
+
+    fn try_from(states: Vec<PState>) -> Result<Self, EnergyError> {
+        Self::new(states)
+    }
+}
+
+impl From<PStateTable> for Vec<PState> {
+    fn from(table: PStateTable) -> Self {
+        table.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    #[test]
+    fn the_papers_table_gives_the_papers_ratios() {
+        let table = PStateTable::xeon_silver_4114();
+        assert_eq!(table.states().len(), 7);
+        // By hand: 0.86^2 x 1.0 / (1.10^2 x 2.2) = 0.7396 / 2.662.
+        assert!(close(table.relative_power(6), 0.7396 / 2.662));
+        // 0.98^2 x 1.6 / 2.662 = 1.53664 / 2.662.
+        assert!(close(table.relative_power(3), 1.53664 / 2.662));
+        assert!(close(table.relative_speed(6), 1.0 / 2.2));
+        assert!(close(table.relative_power(0), 1.0) && close(table.relative_speed(0), 1.0));
+    }
+
+    #[test]
+    fn work_costs_less_at_every_lower_state() {
+        let table = PStateTable::xeon_silver_4114();
+        let joules_per_work: Vec<f64> = (0..7).map(|i| table.relative_power(i) / table.relative_speed(i)).collect();
+        assert!(joules_per_work.windows(2).all(|w| w[1] < w[0]), "{joules_per_work:?}");
+        // What remains is V^2: 0.86^2 / 1.10^2.
+        assert!(close(joules_per_work[6], 0.7396 / 1.21));
+    }
+
+    #[test]
+    fn impossible_tables_are_refused_with_the_key() {
+        let s = |ghz: f64, volts: f64| PState { frequency_hz: ghz * 1e9, volts };
+        for (states, part) in [
+            (vec![], "0 entries"),
+            (vec![s(1.0, 1.0); MAX_P_STATES + 1], "65 entries"),
+            (vec![s(f64::NAN, 1.0)], "p_states[0].frequency_hz"),
+            (vec![s(2.0, 1.0), s(1.0, 0.0)], "p_states[1].volts is 0"),
+            (vec![s(2.0, f64::INFINITY)], "p_states[0].volts"),
+            (vec![s(1.0, 1.0), s(2.0, 1.0)], "p_states[1].frequency_hz"),
+            (vec![s(1.0, 1.0), s(1.0, 1.0)], "highest frequency first"),
+            (vec![s(2.0, 1.0), s(1.0, 1.1)], "p_states[1].volts is 1.1, above the 1"),
+        ] {
+            let message = PStateTable::new(states).expect_err(part).to_string();
+            assert!(message.contains(part), "{message:?} should name {part:?}");
+        }
+    }
+
+    #[test]
+    fn the_slowest_state_that_is_fast_enough() {
+        let table = PStateTable::xeon_silver_4114();
+        assert_eq!(table.slowest_reaching(1.0), 0);
+        assert_eq!(table.slowest_reaching(0.9), 1); // 2.0 / 2.2 = 0.909
+        assert_eq!(table.slowest_reaching(0.0), 6);
+        assert_eq!(table.slowest_reaching(1.5), 0);
+    }
+
+    #[test]
+    fn a_scaled_table_keeps_ratios() {
+        let table = PStateTable::xeon_silver_4114();
+        let scaled = table.scaled_to(4.4e9).unwrap();
+        assert!(close(scaled.frequency(6).0, 2.0e9));
+        assert!(close(scaled.relative_power(6), table.relative_power(6)));
+        assert!(table.scaled_to(0.0).is_err());
+    }
+}

@@ -1,0 +1,24 @@
+//! Garbage collection of the value log: which segments may go, and what makes those go that are
+//! mostly garbage.
+//!
+//! - [`references`], [`readers`], [`removal`]: when a segment may go. [`uncommitted`]: tables that
+//!   may still come to refer to one.
+//! - [`copying`]: compactions copy values out of the candidates. [`worker`]: the thread that
+//!   chooses these, and compacts the tables that refer to them; [`scan`]: in which order.
+//!   [`removed_ranges`]: segments of collections that were deleted.
+//! - [`throttle`]: writes are no faster than garbage can be collected. [`urgency`]: who waits for
+//!   it. [`notifier`]: what wakes the thread.
+
+pub(crate) mod copying;
+pub(crate) mod notifier;
+pub(crate) mod readers;
+pub(crate) mod references;
+pub(crate) mod removal;
+pub(crate) mod removed_ranges;
+pub(crate) mod scan;
+pub(crate) mod throttle;
+mod uncommitted;
+pub(crate) mod urgency;
+pub(crate) mod worker;
+
+pub use removal::ValueLogProperties;

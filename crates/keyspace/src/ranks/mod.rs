@@ -1,0 +1,285 @@
+//! Ranks in large ordered collections: [how many elements](blocks) lie between which places, in
+//! memory.
+//!
+//! In the store no entry says how many come before it. So who has had to step over many elements of
+//! a collection to count them notes here how many lie where, and from then on a rank is found by a
+//! look at some hundred of them. Nothing of this is kept across a start; what was not asked for, or
+//! has given way to others, is found out anew by who asks. A collection whose ranks nobody asks for
+//! has nothing here.
+//!
+//! Elements with a place are added and removed by [`Keys::add_placed`](crate::Keys::add_placed) and
+//! [`Keys::remove_placed`](crate::Keys::remove_placed), under the latch of the key's slot, and are
+//! counted then, before they are committed: so a command sees what its group has written, and
+//! nobody else may look, since nobody else has the latch.
+//!
+//! Invariants:
+//!
+//! - What is told of a collection agrees with its elements as the group that holds the latch sees
+//!   them.
+//! - What is undone is counted back. An index that began while its group had changed the collection
+//!   already is dropped with what is undone.
+//! - Of a group that is not committed all collections that it has changed are dropped.
+//! - Whatever changes a collection in another way drops it
+//!   ([`Keys::remove_elements`](crate::Keys::remove_elements)), and one that knows another number
+//!   of elements than the collection's key is dropped when it is asked.
+//!
+//! Bounds: [`MAX_BYTES`], or what it is [limited to](Ranks::limit_to), for all collections
+//! together: those that nobody has asked for the longest time go first, and one that has reached it
+//! on its own is refined no further.
+//!
+//! Threads: any; one lock for all, held for some microseconds, and never while the store is read.
+
+mod blocks;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+pub use blocks::{BLOCK_ELEMENTS, Block, Blocks, Cut, Kept, separator};
+
+use crate::layout::{self, CollectionId, StoredKey};
+
+/// What all of them take of memory unless told otherwise.
+pub const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// What a collection takes here besides its blocks, about.
+const COLLECTION_BYTES: usize = 256;
+
+/// The kind of an element, which stands before its place.
+const KIND_BYTES: usize = 1;
+
+/// What a write does to the number of a collection's elements with a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RankChange {
+    /// The element has no place, or nothing changes.
+    None,
+    Added,
+    Removed,
+}
+
+impl RankChange {
+    fn undone(self) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::Added => Self::Removed,
+            Self::Removed => Self::Added,
+        }
+    }
+}
+
+/// Those of all collections.
+#[derive(Debug)]
+pub struct Ranks {
+    /// How many collections there are, so that nobody need take the lock where there is none.
+    collections: AtomicUsize,
+    bytes: AtomicUsize,
+    max_bytes: AtomicUsize,
+    cache: Mutex<Cache>,
+}
+
+impl Default for Ranks {
+    fn default() -> Self {
+        Self {
+            collections: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            max_bytes: AtomicUsize::new(MAX_BYTES),
+            cache: Mutex::default(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    indexes: HashMap<CollectionId, Index>,
+    /// By the number of the use.
+    by_use: BTreeMap<u64, CollectionId>,
+    uses: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Index {
+    blocks: Blocks,
+    /// When it was asked last.
+    used: u64,
+}
+
+impl Cache {
+    fn remove(&mut self, id: CollectionId) {
+        if let Some(index) = self.indexes.remove(&id) {
+            self.by_use.remove(&index.used);
+            self.bytes -= index.blocks.bytes() + COLLECTION_BYTES;
+        }
+    }
+
+    /// Has `change` carried out on that of `id`, if there is one.
+    fn change<T>(&mut self, id: CollectionId, change: impl FnOnce(&mut Blocks) -> (T, Kept)) -> Option<T> {
+        let index = self.indexes.get_mut(&id)?;
+        let before = index.blocks.bytes();
+        let (outcome, kept) = change(&mut index.blocks);
+        self.bytes = self.bytes + index.blocks.bytes() - before;
+        if kept == Kept::Wrong {
+            self.remove(id);
+            return None;
+        }
+        Some(outcome)
+    }
+
+    fn use_now(&mut self, id: CollectionId, make: impl FnOnce() -> Blocks) {
+        self.uses += 1;
+        if let Some(index) = self.indexes.get_mut(&id) {
+            self.by_use.remove(&index.used);
+            index.used = self.uses;
+        } else {
+            let blocks = make();
+            self.bytes += blocks.bytes() + COLLECTION_BYTES;
+            self.indexes.insert(id, Index { blocks, used: self.uses });
+        }
+        self.by_use.insert(self.uses, id);
+    }
+}
+
+impl Ranks {
+    /// From now on they take `bytes` at most.
+    pub fn limit_to(&self, bytes: usize) {
+        self.max_bytes.store(bytes, Ordering::Relaxed);
+        self.locked(|_| ());
+    }
+
+    /// How many collections it tells of.
+    pub fn collections(&self) -> usize {
+        self.collections.load(Ordering::Relaxed)
+    }
+
+    /// What it takes of memory, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn max_bytes(&self) -> usize {
+        self.max_bytes.load(Ordering::Relaxed)
+    }
+
+    fn locked<T>(&self, work: impl FnOnce(&mut Cache) -> T) -> T {
+        let mut cache = self.cache.lock();
+        let outcome = work(&mut cache);
+        while cache.bytes > self.max_bytes()
+            && let Some((_, oldest)) = cache.by_use.first_key_value().map(|(used, id)| (*used, *id))
+        {
+            cache.remove(oldest);
+        }
+        self.bytes.store(cache.bytes, Ordering::Relaxed);
+        self.collections.store(cache.indexes.len(), Ordering::Relaxed);
+        outcome
+    }
+
+    /// Nothing is known of `id` any more.
+    pub(super) fn forget(&self, id: CollectionId) {
+        if self.collections() > 0 {
+            self.locked(|cache| cache.remove(id));
+        }
+    }
+
+    /// Nothing is known of any.
+    pub(super) fn clear(&self) {
+        if self.collections() > 0 {
+            self.locked(|cache| *cache = Cache::default());
+        }
+    }
+
+    /// An element was written or removed.
+    #[inline]
+    pub(super) fn count(&self, stored_key: &[u8], counted: RankChange) {
+        if counted != RankChange::None && self.collections() > 0 {
+            self.count_known(stored_key, counted);
+        }
+    }
+
+    fn count_known(&self, stored_key: &[u8], counted: RankChange) {
+        let Some((id, sub_key)) = layout::element_of(stored_key) else { return };
+        let place = sub_key.get(KIND_BYTES..).unwrap_or_default();
+        // It has its share, or gives way to others that are asked.
+        let max_bytes = self.max_bytes().saturating_sub(COLLECTION_BYTES);
+        self.locked(|cache| {
+            cache.change(id, |blocks| {
+                let kept = if counted == RankChange::Added {
+                    blocks.add(place, max_bytes);
+                    Kept::Whole
+                } else {
+                    blocks.remove(place)
+                };
+                ((), kept)
+            })
+        });
+    }
+
+    /// The same is undone.
+    pub(super) fn undo(&self, stored_key: &[u8], counted: RankChange) {
+        self.count(stored_key, counted.undone());
+    }
+
+    /// The collections that these writes have changed are forgotten: they are not committed.
+    pub(super) fn forget_changed<'k>(&self, written: impl Iterator<Item = &'k StoredKey>, removed: &[Range<Vec<u8>>]) {
+        if self.collections() == 0 {
+            return;
+        }
+        let mut last = None;
+        for (id, _) in written.filter_map(|key| layout::element_of(key)) {
+            if last.replace(id) != Some(id) {
+                self.forget(id);
+            }
+        }
+        for range in removed {
+            match layout::element_of(&range.start) {
+                Some((id, _)) => self.forget(id),
+                // Of all keys: what was written before in the same group is not known any more.
+                None => self.clear(),
+            }
+        }
+    }
+
+    /// It is committed that these collections have lost their keys, and that these ranges are
+    /// removed.
+    pub(super) fn forget_gone(&self, reclaimable: &[CollectionId], removed: &[Range<Vec<u8>>]) {
+        reclaimable.iter().for_each(|id| self.forget(*id));
+        if removed.iter().any(|range| layout::element_of(&range.start).is_none()) {
+            self.clear();
+        }
+    }
+
+    /// Whether anything is known of `id`.
+    pub(super) fn has(&self, id: CollectionId) -> bool {
+        self.collections() > 0 && self.cache.lock().indexes.contains_key(&id)
+    }
+
+    /// What `look` sees of the ranks of `id`, which has so many `elements` with a place, and
+    /// whether nothing was known of it before.
+    pub(super) fn look<T>(&self, id: CollectionId, elements: u64, look: impl FnOnce(&Blocks) -> T) -> (T, bool) {
+        self.locked(|cache| {
+            if cache.indexes.get(&id).is_some_and(|index| index.blocks.elements() != elements) {
+                cache.remove(id);
+            }
+            let mut is_new = false;
+            cache.use_now(id, || {
+                is_new = true;
+                Blocks::new(elements)
+            });
+            (look(&cache.indexes[&id].blocks), is_new)
+        })
+    }
+
+    /// Notes that the block of `id` which begins at `start` can be cut, and which place is the
+    /// `first` one, or the `last`, of all.
+    pub(super) fn cut(&self, id: CollectionId, start: &[u8], cuts: &[Cut], first: Option<&[u8]>, last: Option<&[u8]>) {
+        let max_bytes = self.max_bytes().saturating_sub(COLLECTION_BYTES);
+        self.locked(|cache| {
+            cache.change(id, |blocks| {
+                first.into_iter().for_each(|first| blocks.begin_at(first));
+                last.into_iter().for_each(|last| blocks.end_at(last));
+                ((), blocks.cut(start, cuts, max_bytes))
+            })
+        });
+    }
+}

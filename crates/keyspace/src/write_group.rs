@@ -1,0 +1,357 @@
+//! Write groups: writes of many commands that are committed together, and can be read before.
+//!
+//! A thread that serves clients collects what they write in one group and commits it once for all
+//! of them: one record of the write-ahead log instead of one for each command. A command sees the
+//! writes of the commands before it in its group as if they were in the store already.
+//!
+//! Invariants:
+//!
+//! - The latch of each key's slot is held from before the first read that a write depends on until
+//!   the group is committed or dropped.
+//! - A command that fails leaves nothing in the group: [`WriteGroup::rollback_to`].
+//! - No client is told anything that its group has not committed.
+//!
+//! Failure: a commit that fails has written nothing; the group is empty afterwards, and its latches
+//! are free. The ranks that were counted of its writes ([`crate::ranks`]) are dropped, as they are
+//! when a group is dropped.
+//!
+//! Threads: a group belongs to one thread at a time and may move to another.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ecotone_engine::{Durability, Error as StoreError, Snapshot, WriteOptions};
+
+use crate::cancellation::CancellationToken;
+use crate::error::{Blocking, Failure};
+use crate::keys::Keys;
+use crate::keyspace::{Keyspace, Unsynced};
+use crate::memory::SMALL_BYTES;
+use crate::pending::{GroupState, MemoryUse, PendingWrite, UndoStep};
+use crate::prefetch::Prefetched;
+use crate::slot::Slot;
+
+/// A group that has grown to this is committed before more is written into it: far from what a
+/// batch may hold, so that no client's write makes the batch of all others too large.
+pub const MAX_GROUP_BYTES: usize = 16 * 1024 * 1024;
+
+/// A group that has taken this without asking is committed before more is written into it: what
+/// many small commands may each take is not to become much. Far more than those have that come at a
+/// time.
+const MAX_UNCHARGED_BYTES: usize = 4 * 1024 * 1024;
+
+/// A group that has grown beyond this is not committed by a thread that is not to wait: writing it
+/// takes longer than handing it on, and may have to wait until the device has taken some of it.
+const MAX_NONBLOCKING_COMMIT_BYTES: usize = 4 * 1024 * 1024;
+
+/// What one thread has written and not committed.
+#[derive(Debug)]
+pub struct WriteGroup {
+    keyspace: Arc<Keyspace>,
+    state: GroupState,
+}
+
+/// See [`WriteGroup::savepoint`].
+#[derive(Debug, Clone, Copy)]
+pub struct Savepoint {
+    undo: usize,
+    arena: usize,
+    bytes: usize,
+    uncharged_bytes: usize,
+    charged_bytes: usize,
+}
+
+/// What a commit leaves to do.
+#[derive(Debug, Default)]
+pub struct Committed {
+    /// The writes are to be synced before a client is told. Keep it until they are.
+    pub unsynced: Option<Unsynced>,
+}
+
+impl WriteGroup {
+    /// An empty one.
+    pub fn new(keyspace: Arc<Keyspace>) -> Self {
+        Self { keyspace, state: GroupState::default() }
+    }
+
+    /// The keyspace that it is for.
+    pub fn keyspace(&self) -> &Arc<Keyspace> {
+        &self.keyspace
+    }
+
+    /// A request begins that may be cancelled, on a thread that may block; or without
+    /// `cancellation`, where its work is bounded.
+    pub fn begin_request(&mut self, cancellation: Option<CancellationToken>) {
+        let before = self.state.cancellation.as_ref();
+        self.state.cancellation = cancellation.map(|cancellation| cancellation.inherit_latches(before));
+    }
+
+    /// Why the request is cancelled, if it is: nothing of it may stay.
+    pub fn cancellation(&self) -> Option<Failure> {
+        self.state.cancellation.as_ref().and_then(CancellationToken::reason)
+    }
+
+    /// Takes the latches of `slots`, ascending, each once, besides those it has. `false`: somebody
+    /// else has one, or the request is [cancelled](Self::cancellation), and none was taken here.
+    /// Only a thread that may block and holds none waits: else two could wait for each other.
+    pub fn hold(&mut self, slots: &[Slot], blocking: Blocking) -> bool {
+        let before = self.state.held.slots.len();
+        let waits = blocking == Blocking::Allowed && before == 0;
+        for slot in slots {
+            if self.state.held.has(*slot) {
+                continue;
+            }
+            let goes_on =
+                || self.state.cancellation.as_ref().is_none_or(|cancellation| cancellation.reason().is_none());
+            let latches = &self.keyspace.latches;
+            let is_taken = if waits { latches.take(*slot, goes_on) } else { latches.try_take(*slot) };
+            if !is_taken {
+                self.release_from(before);
+                return false;
+            }
+            self.state.held.push(*slot);
+            self.note_latched();
+        }
+        true
+    }
+
+    #[inline]
+    fn note_latched(&self) {
+        if let Some(cancellation) = &self.state.cancellation {
+            cancellation.set_latched(!self.state.held.slots.is_empty());
+        }
+    }
+
+    /// Whether it has any latch.
+    pub fn holds_any(&self) -> bool {
+        !self.state.held.slots.is_empty()
+    }
+
+    /// How many latches it has.
+    pub fn latches_held(&self) -> usize {
+        self.state.held.slots.len()
+    }
+
+    /// Gives back all latches but the first `held`, under which nothing was written.
+    pub fn release_beyond(&mut self, held: usize) {
+        self.release_from(held);
+    }
+
+    fn release_from(&mut self, first: usize) {
+        while self.state.held.slots.len() > first
+            && let Some(slot) = self.state.held.pop()
+        {
+            self.keyspace.latches.release(slot);
+        }
+        self.note_latched();
+    }
+
+    /// For one command: the keys as it sees them now.
+    pub fn keys(&mut self, blocking: Blocking) -> Keys<'_> {
+        let now_ms = self.keyspace.clock.now_ms();
+        self.keys_at(now_ms, blocking, None, None)
+    }
+
+    /// The same at a time that the clock has shown, with what is known of the key that the command
+    /// reads first; or all of it as it is in a `snapshot`, beside which the group has written
+    /// nothing.
+    pub fn keys_at<'c>(
+        &'c mut self,
+        now_ms: u64,
+        blocking: Blocking,
+        prefetched: Option<Prefetched<'c>>,
+        snapshot: Option<&'c Snapshot<'c>>,
+    ) -> Keys<'c> {
+        debug_assert!(snapshot.is_none() || self.is_empty());
+        Keys::of(&self.keyspace, &mut self.state, now_ms, blocking, prefetched, snapshot)
+    }
+
+    /// Whether commands have read the store since the last call, and not only what was known.
+    pub fn take_has_read(&mut self) -> bool {
+        std::mem::take(&mut self.state.has_read)
+    }
+
+    /// What was written so far stays in the group.
+    #[inline]
+    pub fn keep(&mut self) {
+        self.state.undo.clear();
+    }
+
+    /// Where the group stands, for [`rollback_to`](Self::rollback_to). Valid until what stands is
+    /// kept.
+    pub fn savepoint(&self) -> Savepoint {
+        let MemoryUse { uncharged_bytes, charged_bytes, .. } = self.state.taken;
+        Savepoint {
+            undo: self.state.undo.len(),
+            arena: self.state.arena.end(),
+            bytes: self.state.bytes,
+            uncharged_bytes,
+            charged_bytes,
+        }
+    }
+
+    /// A command failed: takes out of the group what was written since `savepoint`.
+    pub fn rollback_to(&mut self, savepoint: Savepoint) {
+        debug_assert!(savepoint.undo <= self.state.undo.len(), "what was kept since is not undone");
+        self.state.bytes = savepoint.bytes;
+        self.state.taken.uncharged_bytes = savepoint.uncharged_bytes;
+        self.give_back_to(savepoint.charged_bytes);
+        self.state.arena.forget_from(savepoint.arena);
+        while self.state.undo.len() > savepoint.undo
+            && let Some(undo) = self.state.undo.pop()
+        {
+            match undo {
+                UndoStep::Written { key, before, counted } => {
+                    self.keyspace.ranks.undo(&key, counted);
+                    match before {
+                        Some(before) => _ = self.state.pending.insert(key, before),
+                        None => _ = self.state.pending.remove(&key),
+                    }
+                }
+                UndoStep::Counting { id } => self.keyspace.ranks.forget(id),
+                UndoStep::Removed { pending } => {
+                    self.state.removed.pop();
+                    self.state.pending.extend(pending);
+                }
+                UndoStep::Cleared { pending, reclaimable, removed } => {
+                    self.keyspace.watches.undo_clear();
+                    self.state.pending = pending;
+                    self.state.reclaimable = reclaimable;
+                    self.state.removed = removed;
+                }
+            }
+        }
+    }
+
+    /// Whether there is nothing to commit. Latches may be held all the same.
+    pub fn is_empty(&self) -> bool {
+        self.state.is_empty()
+    }
+
+    /// A command begins that `takes` room if it writes. Where none does, a full store takes the
+    /// group all the same.
+    pub fn begins(&mut self, takes: bool) {
+        if self.is_empty() {
+            self.state.takes = false;
+        }
+        self.state.takes |= takes;
+    }
+
+    /// A command begins, or the commands of a transaction, with arguments of so many bytes: what
+    /// those take when they are written was counted when they came, everything beyond is asked for.
+    pub fn takes_memory_beyond(&mut self, argument_bytes: usize) {
+        let taken = &mut self.state.taken;
+        (taken.bytes, taken.is_refused) = (0, false);
+        taken.free_bytes = argument_bytes.saturating_mul(2).saturating_add(SMALL_BYTES);
+    }
+
+    /// Whether a command that has begun since was refused memory for what it writes.
+    pub fn is_refused_memory(&self) -> bool {
+        self.state.taken.is_refused
+    }
+
+    /// What was taken beyond `charged_bytes` is free again.
+    fn give_back_to(&mut self, charged_bytes: usize) {
+        let charged = &mut self.state.taken.charged_bytes;
+        if *charged > charged_bytes {
+            self.keyspace.memory.give_back(*charged - charged_bytes);
+            *charged = charged_bytes;
+        }
+    }
+
+    /// Bytes of keys and values that were written since `savepoint`, about; what was overwritten
+    /// again is among them.
+    pub fn written_since(&self, savepoint: Savepoint) -> usize {
+        self.state.bytes.saturating_sub(savepoint.bytes)
+    }
+
+    /// Whether anything was written since `savepoint`.
+    pub fn has_written_since(&self, savepoint: Savepoint) -> bool {
+        self.state.undo.len() > savepoint.undo
+    }
+
+    /// Whether it is to be committed before a command writes into it that `takes` room, or one that
+    /// does not: it has grown large, or there is so little room that a write which is refused would
+    /// take others with it which need not be.
+    pub fn is_closed_to(&self, takes: bool) -> bool {
+        self.state.bytes >= MAX_GROUP_BYTES
+            || self.state.taken.uncharged_bytes >= MAX_UNCHARGED_BYTES
+            || self.state.takes != takes && !self.is_empty() && self.keyspace.store.is_space_low()
+    }
+
+    /// Bytes of keys and values that wait for the commit, about.
+    pub fn bytes(&self) -> usize {
+        self.state.bytes
+    }
+
+    /// Writes all of it, or nothing, and gives the latches back. Who never waits must see to the
+    /// sync, where one is due.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ecotone_engine::Store::write`]. After [`StoreError::WouldBlock`] everything is as
+    /// it was: commit it where waiting is allowed. After any other the group is empty.
+    pub fn commit(&mut self, blocking: Blocking) -> Result<Committed, StoreError> {
+        let written = if self.is_empty() { Ok(Committed::default()) } else { self.write(blocking) };
+        if matches!(written, Err(StoreError::WouldBlock)) {
+            return written;
+        }
+        let reclaimable = std::mem::take(&mut self.state.reclaimable);
+        let ranks = &self.keyspace.ranks;
+        if written.is_err() {
+            ranks.forget_changed(self.state.pending.keys(), &self.state.removed);
+        } else {
+            ranks.forget_gone(&reclaimable, &self.state.removed);
+        }
+        self.release_from(0);
+        if written.is_ok() {
+            self.keyspace.reclaimable.add(reclaimable);
+        }
+        self.state.pending.clear();
+        self.state.arena.forget_from(0);
+        self.state.undo.clear();
+        self.state.removed.clear();
+        self.state.bytes = 0;
+        self.state.taken.uncharged_bytes = 0;
+        self.give_back_to(0);
+        self.state.takes = false;
+        written
+    }
+
+    fn write(&mut self, blocking: Blocking) -> Result<Committed, StoreError> {
+        let store = &self.keyspace.store;
+        if blocking == Blocking::Never && self.state.bytes > MAX_NONBLOCKING_COMMIT_BYTES {
+            return Err(StoreError::WouldBlock);
+        }
+        let mut batch = store.batch();
+        // Before what was written into them afterwards.
+        for removed in &self.state.removed {
+            batch.delete_range(removed.start.as_slice()..removed.end.as_slice())?;
+        }
+        for (key, pending) in &self.state.pending {
+            match pending {
+                Some(PendingWrite { attributes, value }) => {
+                    batch.put_with(key, self.state.arena.bytes(value), attributes)?
+                }
+                None if self.state.removes(key) => {}
+                None => batch.delete(key)?,
+            }
+        }
+        let no_wait = blocking == Blocking::Never;
+        let unsynced = self.keyspace.syncs_each_write.then(|| self.keyspace.unsynced.begin());
+        let durability = (no_wait && unsynced.is_some()).then_some(Durability::None);
+        store.write(&batch, WriteOptions { durability, no_wait, frees: !self.state.takes })?;
+        self.keyspace.is_to_note.store(true, Ordering::Relaxed);
+        self.keyspace.key_count.changed(self.state.pending.len(), !self.state.removed.is_empty());
+        // Who may wait has waited for the sync as well.
+        Ok(Committed { unsynced: unsynced.filter(|_| no_wait) })
+    }
+}
+
+impl Drop for WriteGroup {
+    fn drop(&mut self) {
+        self.keyspace.ranks.forget_changed(self.state.pending.keys(), &self.state.removed);
+        self.release_from(0);
+        self.give_back_to(0);
+    }
+}

@@ -1,0 +1,36 @@
+//! `--cores`: a process of its own, since the limit is one of the whole process.
+
+use ecotone_bench::command::{BenchOptions, run_bench};
+use ecotone_bench::target::TargetKind;
+use ecotone_bench::workload::{Workload, WorkloadOptions};
+use ecotone_lab::{CoreLimit, LabError};
+
+#[test]
+fn a_limit_holds_for_every_target_and_is_refused_without_the_right_to_make_cgroups() {
+    for target in [TargetKind::Engine, TargetKind::Rocksdb] {
+        let workload = WorkloadOptions {
+            workload: Workload::FillRandom,
+            value_bytes: 100,
+            seconds: Some(2.0),
+            ..WorkloadOptions::default()
+        };
+        let options = BenchOptions { workload, target, cores: Some(0.3), ..BenchOptions::default() };
+        let limit = match CoreLimit::begin(0.3) {
+            Ok(limit) => limit,
+            Err(LabError::Cores { cores, reason }) => {
+                assert_eq!(cores, 0.3);
+                assert!(!reason.is_empty());
+                return;
+            }
+            Err(other) => panic!("{other}"),
+        };
+        let report = run_bench(&options, |_| {}).unwrap();
+        drop(limit);
+        let used = report.cpu_seconds.unwrap() / (report.seconds + report.settle_seconds);
+        // A thread that writes as fast as it can would take a whole core; quotas stutter by a
+        // period or two.
+        assert!(used < 0.36, "{target}: {used} cores");
+        let group = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        assert!(!group.contains("ecotone-lab"), "the limit is lifted at the end: {group}");
+    }
+}

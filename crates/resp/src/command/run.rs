@@ -1,0 +1,288 @@
+//! Carries out one command: takes its latches, runs it, and undoes it where it fails or has to be
+//! carried out again.
+//!
+//! Threads: any; what a command changes is in the group, and its client must not be told before
+//! that is committed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ecotone_engine::{Error as StoreError, Snapshot};
+use smallvec::SmallVec;
+
+use super::{Call, Command, flag, secrets};
+use crate::client::Client;
+use crate::client_events::ClientEvent;
+use crate::protocol::reply::Reply;
+use crate::service::Service;
+use ecotone_keyspace::error::Failure;
+use ecotone_keyspace::{Blocking, Prefetched, ReadStats, Slot, WriteGroup};
+
+/// Commands with more arguments are carried out where waiting is allowed: they take longer than
+/// other clients of a thread should wait.
+pub(crate) const MAX_NONBLOCKING_ARGUMENTS: usize = 1024;
+
+/// A command that makes nothing larger may write this much, all the same, into a full store: a
+/// small collection with an element less.
+const MAX_FREELY_WRITTEN_BYTES: usize = 16 * 1024;
+
+/// Most commands have no more keys. For those no memory is taken.
+const FEW_SLOTS: usize = 4;
+
+/// What a client is told whose command panicked; the panic itself is on standard error.
+const PANICKED: Failure = Failure::text("ERR the server failed while it carried out this command; its log tells more");
+
+/// What came of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// It is replied. `depends`: on the commit of the group.
+    Done {
+        /// Whether the reply may be sent only once the group is committed.
+        depends: bool,
+    },
+    /// Somebody else has a latch. Nothing was done: commit what is held, and try again.
+    Latched,
+    /// It takes more than a look into memory. Nothing was done: try again where waiting is allowed.
+    WouldBlock,
+}
+
+/// What a command is given besides what it is asked for.
+#[derive(Debug)]
+pub struct ExecutionMode<'s> {
+    /// Whether its thread may wait.
+    pub blocking: Blocking,
+    /// Whether its thread may wait for latches as well; else it takes those that are free.
+    pub waits_for_latches: bool,
+    /// What is known of the key that it reads first.
+    pub prefetched: Option<Prefetched<'s>>,
+}
+
+impl From<Blocking> for ExecutionMode<'_> {
+    fn from(blocking: Blocking) -> Self {
+        Self { blocking, waits_for_latches: true, prefetched: None }
+    }
+}
+
+/// Carries out `command` with `arguments`, which it takes, for a client that may use it.
+pub fn execute_command<'s>(
+    service: &'s Service,
+    client: &mut Client,
+    group: &mut WriteGroup,
+    command: &'static Command,
+    arguments: &[&[u8]],
+    reply: &mut Reply,
+    mode: impl Into<ExecutionMode<'s>>,
+) -> Step {
+    let ExecutionMode { blocking, waits_for_latches, mut prefetched } = mode.into();
+    let takes_long = command.has(flag::WAITS) && blocking != Blocking::Allowed;
+    if takes_long || arguments.len() > MAX_NONBLOCKING_ARGUMENTS && blocking == Blocking::Never {
+        return Step::WouldBlock;
+    }
+    if command.has(flag::WRITE) && group.is_closed_to(command.has(flag::DENYOOM)) {
+        return Step::Latched;
+    }
+    let mut has_latches = command.flags & (flag::WRITE | flag::LATCHES | flag::ALL_SLOTS) != 0;
+    let for_latches = if waits_for_latches { blocking } else { Blocking::Never };
+    let held = group.latches_held();
+    // Who only reads, and may take long, keeps nobody from the keys: it sees them as they are at
+    // one moment.
+    let mut sees_one_moment = reads_alone(group, blocking) && command.has(flag::READONLY);
+    let mut snapshot = None;
+    loop {
+        if has_latches && sees_one_moment {
+            snapshot = Some(service.keyspace.store().snapshot());
+            prefetched = None;
+        } else if has_latches && !group.hold(&slots(command, arguments), for_latches) {
+            let cancelled = group.cancellation();
+            return cancelled.map_or(Step::Latched, |failure| {
+                reply_error(service, reply, &failure);
+                Step::Done { depends: false }
+            });
+        }
+        group.takes_memory_beyond(arguments.iter().map(|argument| argument.len()).sum());
+        let began = Instant::now();
+        let now_ms = service.keyspace.clock().ms_at(began);
+        let context =
+            ExecutionContext { blocking, began, now_ms, prefetched: prefetched.take(), snapshot: snapshot.as_ref() };
+        let step = match run_latched(service, client, group, command, arguments, reply, context) {
+            Ok(ran) => {
+                ran.count(service, client, arguments);
+                Step::Done { depends: ran.depends }
+            }
+            Err(Retry::NeedsLatch) if !has_latches => {
+                has_latches = true;
+                continue;
+            }
+            // It notes for others what it reads, and must see what is there now.
+            Err(Retry::NeedsLatch) if snapshot.is_some() => {
+                (snapshot, sees_one_moment) = (None, false);
+                continue;
+            }
+            Err(Retry::NeedsLatch | Retry::WouldBlock) => {
+                if !command.has(flag::WRITE) {
+                    // It reads on elsewhere, or later, and takes them again.
+                    group.release_beyond(held);
+                }
+                Step::WouldBlock
+            }
+        };
+        group.keep();
+        return step;
+    }
+}
+
+/// Whether what is read now may be read from a snapshot: nothing was written that is not in the
+/// store yet.
+pub(crate) fn reads_alone(group: &WriteGroup, blocking: Blocking) -> bool {
+    blocking == Blocking::Allowed && group.is_empty() && !group.holds_any()
+}
+
+/// How a command is carried out.
+pub(crate) struct ExecutionContext<'s> {
+    pub(crate) blocking: Blocking,
+    /// Now.
+    pub(crate) began: Instant,
+    /// The time by which keys have expired.
+    pub(crate) now_ms: u64,
+    /// What is known of the key that it reads first.
+    pub(crate) prefetched: Option<Prefetched<'s>>,
+    /// What is read instead of the store, where nobody is kept from changing it.
+    pub(crate) snapshot: Option<&'s Snapshot<'s>>,
+}
+
+/// Why a command was not carried out, and nothing of it was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// It needs the latches of its keys though it only reads.
+    NeedsLatch,
+    /// As [`Step::WouldBlock`].
+    WouldBlock,
+}
+
+/// A command that was carried out, and replied.
+#[derive(Debug)]
+pub(crate) struct Executed {
+    /// Whether the reply may be sent only once the group is committed.
+    pub(crate) depends: bool,
+    command: &'static Command,
+    took: Duration,
+    stats: ReadStats,
+    error: Option<Failure>,
+}
+
+impl Executed {
+    /// Counts it. Not before it is certain that it is not undone and carried out again.
+    pub(crate) fn count(&self, service: &Service, client: &Client, arguments: &[&[u8]]) {
+        let Self { command, took, stats, ref error, .. } = *self;
+        if let Some(error) = error {
+            count_error(service, error);
+        }
+        let statistics = &service.statistics;
+        statistics.commands.fetch_add(1, Ordering::Relaxed);
+        if stats.hits + stats.misses > 0 {
+            statistics.hits.fetch_add(stats.hits.into(), Ordering::Relaxed);
+            statistics.misses.fetch_add(stats.misses.into(), Ordering::Relaxed);
+        }
+        statistics.usage.carried_out(command.id(), took, error.is_some());
+        note_if_slow(service, client, command, arguments, took);
+    }
+}
+
+/// Carries out a command whose latches are held. Who calls sees to it that it is
+/// [counted](Executed::count).
+pub(crate) fn run_latched(
+    service: &Service,
+    client: &mut Client,
+    group: &mut WriteGroup,
+    command: &'static Command,
+    arguments: &[&[u8]],
+    reply: &mut Reply,
+    context: ExecutionContext<'_>,
+) -> Result<Executed, Retry> {
+    let (savepoint, replied) = (group.savepoint(), reply.len());
+    let takes_room = command.has(flag::DENYOOM);
+    group.begins(takes_room);
+    let room = if takes_room { service.keyspace.store().check_free_space() } else { Ok(()) };
+    let mut keys = group.keys_at(context.now_ms, context.blocking, context.prefetched, context.snapshot);
+    keys.count_lookups(command.has(flag::READONLY));
+    let mut call = Call { arguments, keys, reply, client, service, command, sleeps: Duration::ZERO };
+    let outcome = match room {
+        // A command that panics takes nobody else down: this thread serves other clients, and its
+        // group has what they wrote.
+        Ok(()) => catch_unwind(AssertUnwindSafe(|| (command.run)(&mut call))).unwrap_or(Err(PANICKED)),
+        Err(error) => Err(error.into()),
+    };
+    let outcome = match outcome {
+        Ok(()) if call.reply.is_over() => Err(too_long(service)),
+        outcome => call.keys.refusal().map_or(outcome, Err),
+    };
+    let (stats, sleeps) = (call.keys.read_stats(), call.sleeps);
+    drop(call);
+    let mut error = None;
+    match outcome {
+        // To write all of a long value again for a new time takes room as well.
+        Ok(()) => group.begins(group.written_since(savepoint) > MAX_FREELY_WRITTEN_BYTES),
+        Err(failure) => {
+            reply.truncate(replied);
+            group.rollback_to(savepoint);
+            match failure {
+                Failure::WouldBlock => return Err(Retry::WouldBlock),
+                Failure::NeedsLatch => return Err(Retry::NeedsLatch),
+                failure => {
+                    reply.error(failure.reply());
+                    error = Some(failure);
+                }
+            }
+        }
+    }
+    let depends = group.has_written_since(savepoint) || stats.is_uncommitted;
+    Ok(Executed { depends, command, took: context.began.elapsed().saturating_add(sleeps), stats, error })
+}
+
+/// What a client is told instead of a reply that is longer than it may be.
+fn too_long(service: &Service) -> Failure {
+    let most = service.limits.read().output_bytes;
+    Failure::with(format!(
+        "ERR the reply is longer than a client may be owed: {most} bytes (clients.max_output_bytes), less where all clients together owe \
+         much memory (clients.max_memory_bytes); ask for less at a time"
+    ))
+}
+
+fn note_if_slow(service: &Service, client: &Client, command: &Command, arguments: &[&[u8]], took: Duration) {
+    if !service.slowlog.is_slow(took) || command.has(flag::SKIP_SLOWLOG) {
+        return;
+    }
+    let at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let name = client.info.name.lock();
+    let arguments = secrets::redacted(service, command, arguments);
+    let most = service.limits.read().slowlog_entries;
+    service.slowlog.add(&arguments, at_s, took, &client.info.address, &name, most);
+}
+
+/// The slots whose latches a command needs: ascending, each once.
+pub(crate) fn slots(command: &Command, arguments: &[&[u8]]) -> SmallVec<[Slot; FEW_SLOTS]> {
+    if command.has(flag::ALL_SLOTS) {
+        return Slot::all().collect();
+    }
+    let mut slots: SmallVec<_> = command.keys.of(arguments).map(|index| Slot::of(arguments[index])).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    slots
+}
+
+pub(crate) fn reply_error(service: &Service, reply: &mut Reply, failure: &Failure) {
+    reply.error(failure.reply());
+    count_error(service, failure);
+}
+
+fn count_error(service: &Service, failure: &Failure) {
+    service.statistics.count_errors(failure.reply().as_ref(), 1);
+    // That the store is full it has told itself, once; here it would come with every write.
+    if let Failure::Store(error) = failure
+        && !matches!(error, StoreError::OutOfSpace { .. })
+        && let Some(others) = service.client_events.note(ClientEvent::StoreFailed)
+    {
+        tracing::warn!(%error, others, "a command failed");
+    }
+}

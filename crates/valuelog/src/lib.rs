@@ -1,0 +1,35 @@
+//! The value log: separated values, each written once, in segments.
+//!
+//! - [`record`], [`pointer`], [`segment_header`], [`segment`]: the formats.
+//! - [`stream`], [`log`]: appends, reads and syncs. `collected`: appends of what garbage collection
+//!   copies. [`mappings`]: reads through memory. [`watermark`], in a [file of two slots](slots): up
+//!   to where it is durable.
+//! - [`tail`]: what a crash left. `damage`: and what it did not.
+//! - [`sync_failure`]: the first sync that failed. [`tap`]: who follows every change of a file.
+//!
+//! What must never be in here: RocksDB, which segments may go and when (that is the engine's
+//! garbage collection), a choice of policy. Of `rocks-sys` it takes files alone: direct and mapped
+//! reads, mapped appends, and the events of a tap.
+
+mod collected;
+mod damage;
+pub mod descriptors;
+mod error;
+pub mod log;
+pub mod mappings;
+#[cfg(test)]
+#[path = "../../engine/src/mutation.rs"]
+mod mutation;
+pub mod pointer;
+pub mod record;
+pub mod segment;
+pub mod segment_header;
+pub mod slots;
+pub mod stream;
+pub mod sync_failure;
+pub mod tail;
+pub mod tap;
+pub mod watermark;
+
+pub use error::{Error, Result};
+pub use log::ValueLog;

@@ -1,0 +1,670 @@
+//! The value log of one store: appends, reads, syncs.
+//!
+//! Invariants:
+//!
+//! - A user's value is in the file, as far as this process can say so to the kernel, before its
+//!   pointer is handed out, and a relocated one before a table that names it is said to be durable:
+//!   so no kill of the process leaves a pointer that leads nowhere.
+//! - Segments are synced in the order of their numbers, and the watermark is moved after that.
+//! - After a sync that failed nothing is appended or synced any more: the kernel may have dropped
+//!   what it could not write.
+//!
+//! Threads: everything may be called from any number of threads. Appends are one after the other,
+//! reads are not throttled by them, syncs hold up neither; but one of relocated values holds up
+//! other compactions' appends while it gives the kernel what is collected.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use ecotone_rocks_sys::direct_reads::{self, DirectRead};
+use ecotone_rocks_sys::filesystem::TapEvent;
+use parking_lot::{Mutex, RwLock};
+
+use crate::damage;
+use crate::descriptors::Descriptors;
+use crate::mappings::Mappings;
+use crate::pointer::{Pointer, SegmentMap, SegmentNumber};
+use crate::record::{self, RECORD_HEADER_BYTES};
+use crate::segment::{self, InFlight, Segment};
+use crate::segment_header::SEGMENT_HEADER_BYTES;
+use crate::stream::Stream;
+use crate::sync_failure::SyncFailure;
+use crate::tap::{Tap, sync_opened_directory};
+use crate::watermark::{self, Watermark, WatermarkFile};
+use crate::{Error, Result};
+
+/// The folder of the value log in a store's directory.
+pub const VALUES_DIRECTORY: &str = "values";
+
+/// Records up to this size are put together in memory and appended by one call of the kernel.
+const COPIED_BYTES: usize = 64 * 1024;
+
+/// Descriptors that segments have unless asked for fewer. A process may have 1024 unless it is
+/// allowed more, and RocksDB needs some.
+pub const MAX_OPEN: usize = 256;
+
+/// Segments that are so many times what the kernel can keep of them are read past its cache: what
+/// it brings in is seldom asked for again before it is gone, and takes the place of keys.
+const CACHED_SHARE: u64 = 4;
+
+/// The longest value that is kept in memory by its reader (the engine's row cache).
+pub const MAX_CACHED_VALUE_BYTES: usize = 2048;
+
+/// Longer records go by the kernel's cache: nobody keeps their values, so nothing else would.
+const MAX_DIRECT_BYTES: usize = MAX_CACHED_VALUE_BYTES + RECORD_HEADER_BYTES + 256;
+
+/// Into so many parts the values are divided at least, as long as segments are not shorter than
+/// [`MIN_SEGMENT_BYTES`].
+const SEGMENTS: u64 = 64;
+
+/// Shorter segments are not worth a file, unless they were asked for.
+const MIN_SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
+
+thread_local! {
+    static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Levels that relocated values can come to rest in: those of RocksDB.
+const LEVELS: usize = 7;
+
+/// Which stream a value is appended to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueOrigin {
+    /// A user wrote it.
+    Written,
+    /// It was relocated.
+    Relocated {
+        /// The level it rests in now. Deeper levels than RocksDB has count as its last.
+        level: u32,
+        /// Whether it had been before.
+        again: bool,
+    },
+}
+
+/// The directory of the segments, and the store's, which has its name.
+#[derive(Debug)]
+struct Directories {
+    values: File,
+    store: File,
+}
+
+impl Directories {
+    fn open(values: &Path) -> Result<Self> {
+        let open = |path: &Path| File::open(path).map_err(|error| Error::io("open", path, &error));
+        Ok(Self { values: open(values)?, store: open(values.parent().unwrap_or(values))? })
+    }
+}
+
+/// The value log of one store.
+#[derive(Debug)]
+pub struct ValueLog {
+    directory: PathBuf,
+    segment_bytes: u64,
+    segment_bytes_now: AtomicU64,
+    max_open: usize,
+    descriptors: Descriptors,
+    syncs_each_write: bool,
+    segments: RwLock<SegmentMap<Arc<Segment>>>,
+    /// What the kernel is expected to keep in memory of them; `None`: all.
+    page_cache_bytes: Option<u64>,
+    /// Whether that is too little to be of use.
+    reads_directly: AtomicBool,
+    mappings: Mappings,
+    next_number: Mutex<u32>,
+    written: Stream,
+    /// For each level one of values that were relocated once, and one of those that were more
+    /// often.
+    relocated: [[Stream; 2]; LEVELS],
+    new_names: AtomicBool,
+    /// Segments up to this number have names that are durable; 0 where nobody knows of any.
+    names_durable_to: AtomicU32,
+    syncing_names: Mutex<()>,
+    /// Held open: a sync that finds no descriptor free is none that failed.
+    directories: OnceLock<Directories>,
+    /// Whether the watermark may be moved: not before replay has checked what lies behind it.
+    is_open: AtomicBool,
+    /// What replay may take on trust.
+    watermark: Option<Watermark>,
+    watermark_file: Mutex<Option<WatermarkFile>>,
+    failure: Arc<SyncFailure>,
+    tap: Tap,
+}
+
+impl ValueLog {
+    /// The value log of the store in `store_directory`, which need not have one yet. Nothing is
+    /// written before the first append. A segment is sealed before it would grow beyond
+    /// `segment_bytes`, and earlier while there is little: what is sealed whole must be garbage
+    /// whole before it goes. A longer record has one of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where it cannot be listed.
+    pub fn open(store_directory: &Path, segment_bytes: u64, tap: Tap) -> Result<Self> {
+        let directory = store_directory.join(VALUES_DIRECTORY);
+        let found = segment::list(&directory)?;
+        let watermark = watermark::read(&directory)?;
+        let last = found.last().map(|(number, _)| *number).max(watermark.map(|watermark| watermark.segment));
+        let descriptors = Descriptors::default();
+        let segments: SegmentMap<_> = found
+            .into_iter()
+            .map(|(number, bytes)| (number, Segment::found(&directory, number, bytes, &descriptors, &tap)))
+            .collect();
+        let has_segments = !segments.is_empty();
+        let directories = OnceLock::new();
+        if has_segments {
+            let _ = directories.set(Directories::open(&directory)?);
+        }
+        // What the last process may have left in the kernel's hands: relocated values are synced
+        // before a table refers to them.
+        let mut unsynced: Vec<_> = segments
+            .values()
+            .filter(|segment| watermark.is_none_or(|watermark| segment.number() >= watermark.segment))
+            .cloned()
+            .collect();
+        unsynced.sort_by_key(|segment| segment.number());
+        Ok(Self {
+            directory,
+            segment_bytes,
+            segment_bytes_now: AtomicU64::new(MIN_SEGMENT_BYTES),
+            max_open: MAX_OPEN,
+            descriptors,
+            syncs_each_write: false,
+            next_number: Mutex::new(last.map_or(1, |last| last.0.saturating_add(1))),
+            written: Stream::after(unsynced),
+            relocated: Default::default(),
+            segments: RwLock::new(segments),
+            page_cache_bytes: None,
+            reads_directly: AtomicBool::new(false),
+            mappings: Mappings::new(0),
+            // The last process may have died before it synced its names.
+            new_names: AtomicBool::new(has_segments),
+            names_durable_to: AtomicU32::new(0),
+            is_open: AtomicBool::new(false),
+            syncing_names: Mutex::default(),
+            directories,
+            watermark,
+            watermark_file: Mutex::default(),
+            failure: Arc::default(),
+            tap,
+        })
+    }
+
+    /// The same, with at most `max_open` descriptors of segments, those that are appended to among
+    /// them, where that is fewer. What is not synced yet stays open beyond that.
+    pub fn with_max_open(self, max_open: usize) -> Self {
+        Self { max_open: max_open.min(MAX_OPEN), ..self }
+    }
+
+    /// The same, that tells of a sync that failed there, and takes nothing after one of others.
+    pub fn with_failure(self, failure: Arc<SyncFailure>) -> Self {
+        Self { failure, ..self }
+    }
+
+    /// The same, with at most `bytes` bytes of segments mapped into memory for users' reads.
+    pub fn with_mapped_reads(self, bytes: u64) -> Self {
+        Self { mappings: Mappings::new(bytes), ..self }
+    }
+
+    /// The same, of which the kernel is expected to keep so many bytes in memory.
+    pub fn with_page_cache(self, page_cache_bytes: Option<u64>) -> Self {
+        let log = Self { page_cache_bytes, ..self };
+        log.weigh();
+        log
+    }
+
+    /// The same, of a store that syncs each write.
+    pub fn with_synced_writes(self, syncs_each_write: bool) -> Self {
+        Self { syncs_each_write, ..self }
+    }
+
+    /// Replay is over: from now on a sync moves the watermark.
+    pub fn opened(&self) {
+        self.is_open.store(true, Ordering::Release);
+    }
+
+    /// Its folder.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Appends a value and says where it lies. Keep the second part until the pointer is in
+    /// RocksDB, or given up.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DiskFull`] and [`Error::Io`]: nothing was appended. [`Error::Background`] after a
+    /// sync that failed.
+    pub fn append(&self, place: ValueOrigin, key: &[u8], value: &[u8]) -> Result<(Pointer, InFlight)> {
+        self.failure.check()?;
+        let header = record::encode_header(key, value);
+        if header.len() + key.len() + value.len() <= COPIED_BYTES {
+            RECORD.with_borrow_mut(|record| {
+                record.clear();
+                record.extend_from_slice(&header);
+                record.extend_from_slice(key);
+                record.extend_from_slice(value);
+                self.append_parts(place, &[record], value.len())
+            })
+        } else {
+            self.append_parts(place, &[&header, key, value], value.len())
+        }
+    }
+
+    /// The same of a whole record, which is what a value was read in.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub fn append_record(&self, place: ValueOrigin, record: &[u8], value_bytes: usize) -> Result<(Pointer, InFlight)> {
+        self.failure.check()?;
+        self.append_parts(place, &[record], value_bytes)
+    }
+
+    /// Whether a user's value can be appended without waiting for another one.
+    pub fn is_unblocked(&self) -> bool {
+        self.written.is_unblocked()
+    }
+
+    fn append_parts(&self, place: ValueOrigin, parts: &[&[u8]], value_bytes: usize) -> Result<(Pointer, InFlight)> {
+        let max_bytes = self.max_segment_bytes();
+        let (offset, in_flight) = self.stream(place).append(parts, max_bytes, || self.create_segment(place))?;
+        // Both fit: a segment is shorter than 4 GiB unless it holds one record only.
+        let (offset, value_bytes) = (offset as u32, value_bytes as u32);
+        Ok((Pointer { segment: in_flight.segment(), offset, value_bytes }, in_flight))
+    }
+
+    /// Sees to it that there is a segment behind `number`, which the next user's value goes to:
+    /// where that [stays](Self::stays) it can go then.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub fn go_behind(&self, number: SegmentNumber) -> Result<()> {
+        self.failure.check()?;
+        self.written.begin_behind(number, || self.create_segment(ValueOrigin::Written))
+    }
+
+    fn max_segment_bytes(&self) -> u64 {
+        self.segment_bytes.min(self.segment_bytes_now.load(Ordering::Relaxed))
+    }
+
+    fn stream(&self, place: ValueOrigin) -> &Stream {
+        match place {
+            ValueOrigin::Written => &self.written,
+            ValueOrigin::Relocated { level, again } => {
+                &self.relocated[(level as usize).min(LEVELS - 1)][usize::from(again)]
+            }
+        }
+    }
+
+    fn create_segment(&self, place: ValueOrigin) -> Result<Arc<Segment>> {
+        self.close_some();
+        let mut next = self.next_number.lock();
+        let number = SegmentNumber(*next);
+        let Some(after) = next.checked_add(1) else {
+            return Err(Error::Background { detail: "the numbers of segments are used up".into() });
+        };
+        let created = std::fs::create_dir(&self.directory);
+        match created.and_then(|()| self.tap.tell(TapEvent::DirectoryCreated { path: &self.directory })) {
+            Ok(()) => self.new_names.store(true, Ordering::Release),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => (),
+            Err(error) => return Err(Error::io("create the directory", &self.directory, &error)),
+        }
+        self.directories()?;
+        let resting_level = match place {
+            ValueOrigin::Written => None,
+            ValueOrigin::Relocated { level, .. } => Some(level),
+        };
+        let limit = self.max_segment_bytes();
+        let syncs_often = self.syncs_each_write && resting_level.is_none();
+        let segment =
+            Segment::create(&self.directory, number, resting_level, limit, syncs_often, &self.descriptors, &self.tap);
+        // Where it cannot be made, what is left of it would be in the way of the next one.
+        if segment.is_ok() || self.directory.join(segment::file_name(number)).exists() {
+            *next = after;
+        }
+        let segment = segment?;
+        let all = self.weigh();
+        self.segment_bytes_now.store((all / SEGMENTS).max(MIN_SEGMENT_BYTES), Ordering::Relaxed);
+        self.new_names.store(true, Ordering::Release);
+        self.segments.write().insert(number, segment.clone());
+        Ok(segment)
+    }
+
+    /// The bytes of all segments. From them follows how they are read.
+    fn weigh(&self) -> u64 {
+        let all = self.segments.read().values().map(|segment| segment.bytes()).sum();
+        let is_too_little = |cached: u64| all > cached.saturating_mul(CACHED_SHARE);
+        self.reads_directly.store(self.page_cache_bytes.is_some_and(is_too_little), Ordering::Relaxed);
+        all
+    }
+
+    /// Ends the segments that are appended to; the next appends begin others.
+    pub fn seal_active(&self) {
+        self.written.seal();
+        self.relocated.iter().flatten().for_each(Stream::seal);
+    }
+
+    /// Ends `segment`, where relocated values are appended to it and none were behind `bytes`.
+    /// False where it is not so.
+    pub fn seal_relocated(&self, segment: &Segment, bytes: u64) -> bool {
+        self.relocated.iter().flatten().any(|stream| stream.seal_at(segment, bytes))
+    }
+
+    /// Whether a user's value was appended that may not be durable.
+    pub fn is_dirty(&self) -> bool {
+        self.written.is_dirty()
+    }
+
+    /// Makes every value durable that a user's write appended before the call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Background`], now and from now on.
+    pub fn sync(&self) -> Result<()> {
+        if let Some(watermark) = self.sync_stream(&self.written)?
+            && self.is_open.load(Ordering::Acquire)
+        {
+            self.keep(watermark);
+        }
+        // Those that stayed open until now.
+        if self.descriptors.open() > self.max_open + 1 {
+            self.close_some();
+        }
+        Ok(())
+    }
+
+    /// Makes every value durable that was relocated before the call.
+    ///
+    /// # Errors
+    ///
+    /// As [`sync`](Self::sync).
+    pub fn sync_relocated(&self) -> Result<()> {
+        self.relocated.iter().flatten().try_for_each(|stream| self.sync_stream(stream).map(drop))
+    }
+
+    fn sync_stream(&self, stream: &Stream) -> Result<Option<Watermark>> {
+        stream.sync(&self.failure, || self.sync_names())
+    }
+
+    fn sync_names(&self) -> Result<()> {
+        // Who finds nothing to do must find it done; and who waited for one that failed would sync
+        // again, though the kernel has told of it already.
+        let _one_at_a_time = self.syncing_names.lock();
+        self.failure.check()?;
+        let directories = self.directories()?;
+        // Made before it is taken back.
+        let made_to = *self.next_number.lock() - 1;
+        if self.new_names.swap(false, Ordering::AcqRel) {
+            let synced = sync_opened_directory(&directories.values, &self.directory, &self.tap);
+            let own_name = |()| {
+                let store = self.directory.parent().unwrap_or(&self.directory);
+                sync_opened_directory(&directories.store, store, &self.tap)
+            };
+            synced.and_then(own_name).map_err(|error| {
+                self.failure.set("value log sync", format!("the names of segments could not be synced: {error}"))
+            })?;
+            self.names_durable_to.store(made_to, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn directories(&self) -> Result<&Directories> {
+        match self.directories.get() {
+            Some(opened) => Ok(opened),
+            None => {
+                let opened = Directories::open(&self.directory)?;
+                Ok(self.directories.get_or_init(|| opened))
+            }
+        }
+    }
+
+    /// Only users' segments count for the watermark: the WAL names no others, and theirs are sealed
+    /// in the order of their numbers.
+    fn keep(&self, watermark: Watermark) {
+        let mut file = self.watermark_file.lock();
+        let opened = file.take().map_or_else(|| WatermarkFile::open(&self.directory, &self.tap), Ok);
+        // It is opened again after a failure.
+        *file = opened.and_then(|mut opened| opened.set(watermark).map(|()| opened)).inspect_err(not_kept).ok();
+    }
+
+    /// The store is closed: ends the segments that are appended to, and brings the watermark to the
+    /// device.
+    pub fn close(&self) {
+        self.seal_active();
+        if let Some(file) = &mut *self.watermark_file.lock() {
+            let _ = file.sync().inspect_err(not_kept);
+        }
+    }
+
+    /// Reads the value of `key` that `pointer` leads to. The record is left in `into`; where the
+    /// value lies in it is returned.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] names file and offset.
+    pub fn read(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
+        self.read_with(key, pointer, into, |segment, offset, into| {
+            if let Some(mapped) = segment.in_memory() {
+                if segment.read_mapped(mapped.reads(), offset, into).is_ok() {
+                    return Ok(());
+                }
+                segment.never_map();
+            }
+            self.read_by_call(segment, offset, into)
+        })
+    }
+
+    /// The same, if its bytes are in memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read), and [`Error::WouldBlock`].
+    pub fn try_read(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
+        let directly = self.reads_past_cache(pointer.record_bytes(key.len())) && direct_reads::are_of_use();
+        let read = |segment: &Arc<Segment>, offset, into: &mut [u8]| {
+            if directly {
+                self.will_open(segment, true);
+                match segment.read_directly(offset, into)? {
+                    DirectRead::Arrived => return Ok(()),
+                    DirectRead::Noted => return Err(Error::WouldBlock),
+                    DirectRead::Refused => (),
+                }
+            }
+            self.will_open(segment, false);
+            segment.try_read(offset, into)
+        };
+        self.read_with(key, pointer, into, read)
+    }
+
+    /// Whether a record of so many bytes is better read past the kernel's cache: it can keep so
+    /// little of the segments that others would go for its page.
+    fn reads_past_cache(&self, record_bytes: usize) -> bool {
+        record_bytes <= MAX_DIRECT_BYTES && self.reads_directly.load(Ordering::Relaxed)
+    }
+
+    /// Whether so many bytes of segments, read in any order, are likely to stay in the kernel's
+    /// cache until all of them were: half of it is for others.
+    pub fn fits_in_cache(&self, bytes: u64) -> bool {
+        self.page_cache_bytes.is_none_or(|cached| bytes <= cached / 2)
+    }
+
+    /// Reads a record of `segment` past the kernel's cache, and waits for the device; false where
+    /// it is too long for that, or cannot be read so.
+    ///
+    /// # Errors
+    ///
+    /// The segment's file cannot be opened.
+    pub fn read_past_cache(&self, segment: &Segment, offset: u64, record: &mut [u8]) -> Result<bool> {
+        if record.len() > MAX_DIRECT_BYTES {
+            return Ok(false);
+        }
+        self.will_open(segment, true);
+        segment.read_past_cache(offset, record)
+    }
+
+    fn read_by_call(&self, segment: &Arc<Segment>, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.will_open(segment, false);
+        segment.read(offset, into)?;
+        self.mappings.was_called(segment);
+        Ok(())
+    }
+
+    /// Asks the kernel to begin reading the record that `pointer` leads to, where it is not in
+    /// memory, and does not wait for it. A pointer that leads nowhere is left to the
+    /// [`read`](Self::read) that follows.
+    pub fn will_need(&self, key: &[u8], pointer: Pointer) {
+        if let Some(segment) = self.segment(pointer.segment)
+            && pointer.end(key.len()) <= segment.bytes()
+        {
+            self.will_open(&segment, false);
+            segment.will_need(u64::from(pointer.offset), pointer.record_bytes(key.len()) as u64);
+        }
+    }
+
+    /// The same, by another way of reading than the segment's own, which [says](Self::will_open)
+    /// what it opens.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_by(
+        &self,
+        key: &[u8],
+        pointer: Pointer,
+        into: &mut Vec<u8>,
+        read: impl FnOnce(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
+    ) -> Result<std::ops::Range<usize>> {
+        self.read_with(key, pointer, into, read)
+    }
+
+    fn read_with(
+        &self,
+        key: &[u8],
+        pointer: Pointer,
+        into: &mut Vec<u8>,
+        read: impl FnOnce(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
+    ) -> Result<std::ops::Range<usize>> {
+        let offset = u64::from(pointer.offset);
+        let Some(segment) = self.segment(pointer.segment) else {
+            return Err(Error::Corrupt {
+                location: Some(self.place(pointer)),
+                detail: "the segment is missing".into(),
+            });
+        };
+        if pointer.end(key.len()) > segment.bytes() || pointer.offset < SEGMENT_HEADER_BYTES as u32 {
+            return Err(segment.corrupt(offset, "the pointer leads outside of the segment"));
+        }
+        // What it held is overwritten, or means nothing.
+        into.resize(pointer.record_bytes(key.len()), 0);
+        read(&segment, offset, into)?;
+        record::check_for(into, key).map_err(|reason| segment.corrupt(offset, reason))
+    }
+
+    /// Where `pointer` leads, whether or not there is something.
+    pub fn place(&self, pointer: Pointer) -> String {
+        let file = self.directory.join(segment::file_name(pointer.segment));
+        format!("{} at offset {}", file.display(), pointer.offset)
+    }
+
+    /// Whether a value that does not read right is damaged, and was not lost with power.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where nobody can tell.
+    pub fn is_damaged(&self, key: &[u8], pointer: Pointer) -> Result<bool> {
+        self.segment(pointer.segment).map_or(Ok(false), |segment| damage::is_damaged(&segment, key, pointer))
+    }
+
+    /// The same, that reads what stands behind damaged headers: for who saves what can be saved.
+    pub fn ignoring_headers(self) -> Self {
+        self.segments.read().values().for_each(|segment| segment.ignore_header());
+        self
+    }
+
+    /// The segment of this number, where there is one.
+    pub fn segment(&self, number: SegmentNumber) -> Option<Arc<Segment>> {
+        self.segments.read().get(&number).cloned()
+    }
+
+    /// Whether there is such a segment.
+    pub fn has_segment(&self, number: SegmentNumber) -> bool {
+        self.segments.read().contains_key(&number)
+    }
+
+    /// All segments, in the order of their numbers.
+    pub fn segments(&self) -> Vec<Arc<Segment>> {
+        let mut segments: Vec<_> = self.segments.read().values().cloned().collect();
+        segments.sort_by_key(|segment| segment.number());
+        segments
+    }
+
+    /// Whether replay must take the pointer on trust: it lies before the watermark that was found
+    /// at opening.
+    pub fn was_durable(&self, key: &[u8], pointer: Pointer) -> bool {
+        self.watermark.is_some_and(|watermark| {
+            pointer.segment < watermark.segment
+                || (pointer.segment == watermark.segment && pointer.end(key.len()) <= watermark.offset)
+        })
+    }
+
+    /// Whether nobody may remove it: the one with the greatest number. Who opens the store goes on
+    /// behind it, and a number is not to be given twice.
+    pub fn stays(&self, segment: &Segment) -> bool {
+        segment.number().0 >= *self.next_number.lock() - 1
+    }
+
+    /// Removes a segment that nobody can name any more. False for one that [`stays`](Self::stays).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]; it is forgotten all the same, and found again when the store is opened.
+    /// [`Error::Background`], as [`sync`](Self::sync).
+    pub fn remove(&self, segment: &Segment) -> Result<bool> {
+        if self.stays(segment) {
+            return Ok(false);
+        }
+        if self.names_durable_to.load(Ordering::Acquire) <= segment.number().0 {
+            // One with a greater number must be found after a loss of power as well.
+            self.new_names.store(true, Ordering::Release);
+            self.sync_names()?;
+        }
+        self.segments.write().remove(&segment.number());
+        self.weigh();
+        std::iter::once(&self.written).chain(self.relocated.iter().flatten()).for_each(|stream| stream.forget(segment));
+        segment.remove().map(|()| true)
+    }
+
+    /// Before a read of `segment`, with `directly` past the kernel's cache.
+    #[inline]
+    pub fn will_open(&self, segment: &Segment, directly: bool) {
+        if self.descriptors.open() >= self.max_open && segment.is_to_be_opened(directly) {
+            self.close_some();
+        }
+    }
+
+    /// Closes all sealed segments where as many are open as may be. Those in use are opened again;
+    /// where few may be open and most are appended to, which stay open, that is often.
+    #[cold]
+    fn close_some(&self) {
+        if self.descriptors.open() >= self.max_open {
+            self.segments.read().values().for_each(|segment| segment.close());
+        }
+    }
+}
+
+/// Without the watermark opening takes longer, and damage behind it may pass for a loss of power;
+/// what it said before stays true.
+fn not_kept(error: &Error) {
+    tracing::warn!(%error, "the watermark of the value log could not be kept");
+}
+
+// The record's own header is within what the first segment has room for.
+const _: () = assert!(RECORD_HEADER_BYTES + SEGMENT_HEADER_BYTES < COPIED_BYTES);
+
+#[cfg(test)]
+#[path = "log_tests.rs"]
+mod tests;

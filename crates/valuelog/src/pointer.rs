@@ -1,0 +1,146 @@
+//! Where a value lies: what stands with the key instead of it.
+//!
+//! ```text
+//!  0         4        8              12
+//!  +---------+--------+--------------+
+//!  | segment | offset | value length |     each u32, little-endian
+//!  +---------+--------+--------------+
+//! ```
+//!
+//! The pointer follows the value's header (the engine's `header`). The offset is that of the
+//! record; the key's length is known wherever a pointer is.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::record::MAX_VALUE_BYTES;
+
+use crate::record::record_bytes;
+
+/// The length of an encoded pointer.
+pub const POINTER_BYTES: usize = 12;
+
+/// The number of a segment. Numbers rise and are never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentNumber(pub u32);
+
+/// A map that is asked for each entry of a compaction.
+pub type SegmentMap<V> = HashMap<SegmentNumber, V, BuildHasherDefault<SegmentHasher>>;
+
+/// A set that is asked for each entry of a compaction.
+pub type SegmentSet = HashSet<SegmentNumber, BuildHasherDefault<SegmentHasher>>;
+
+/// Numbers of segments are given out one after the other by ourselves, so that nobody can choose
+/// them to collide, and a multiplication spreads them well enough (Knuth, The Art of Computer
+/// Programming 3, section 6.4).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SegmentHasher(u64);
+
+impl Hasher for SegmentHasher {
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        self.0 = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        }
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for SegmentNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:06}", self.0)
+    }
+}
+
+/// Where a value's record lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pointer {
+    /// In which segment.
+    pub segment: SegmentNumber,
+    /// Where the record begins, in bytes from the begin of the segment.
+    pub offset: u32,
+    /// The length of the value.
+    pub value_bytes: u32,
+}
+
+impl Pointer {
+    /// The pointer as it is stored.
+    pub fn encode(self) -> [u8; POINTER_BYTES] {
+        let mut bytes = [0; POINTER_BYTES];
+        bytes[..4].copy_from_slice(&self.segment.0.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.value_bytes.to_le_bytes());
+        bytes
+    }
+
+    /// The pointer that `bytes` are; `None` where they are none.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; POINTER_BYTES] = bytes.try_into().ok()?;
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = *bytes;
+        let value_bytes = u32::from_le_bytes([i, j, k, l]);
+        (value_bytes as usize <= MAX_VALUE_BYTES).then_some(Self {
+            segment: SegmentNumber(u32::from_le_bytes([a, b, c, d])),
+            offset: u32::from_le_bytes([e, f, g, h]),
+            value_bytes,
+        })
+    }
+
+    /// The length of the record of a key of `key_bytes`.
+    pub fn record_bytes(self, key_bytes: usize) -> usize {
+        record_bytes(key_bytes, self.value_bytes as usize)
+    }
+
+    /// Where the record of a key of `key_bytes` ends.
+    pub fn end(self, key_bytes: usize) -> u64 {
+        u64::from(self.offset) + self.record_bytes(key_bytes) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutation::mutated;
+    use crate::record::MAX_KEY_BYTES;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_bytes_of_a_pointer_never_change() {
+        let pointer = Pointer { segment: SegmentNumber(0x0403_0201), offset: 0x0807_0605, value_bytes: 0x000b_0a09 };
+        assert_eq!(pointer.encode(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0]);
+    }
+
+    #[test]
+    fn a_mutated_pointer_is_one_or_is_refused_and_its_end_never_overflows() {
+        let pointer = Pointer { segment: SegmentNumber(7), offset: 32, value_bytes: 1000 };
+        mutated(&[pointer.encode().to_vec(), vec![0xFF; POINTER_BYTES]], |bytes, _| {
+            let Some(pointer) = Pointer::decode(&bytes) else { return };
+            assert_eq!(pointer.encode()[..], bytes[..]);
+            let record = 12 + u64::from(pointer.value_bytes) + MAX_KEY_BYTES as u64;
+            assert_eq!(pointer.end(MAX_KEY_BYTES), u64::from(pointer.offset) + record);
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_pointer_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..16)) {
+            if let Some(pointer) = Pointer::decode(&bytes) {
+                prop_assert_eq!(&pointer.encode()[..], &bytes[..]);
+            }
+        }
+
+        #[test]
+        fn what_is_encoded_is_decoded(segment: u32, offset: u32, value_bytes in 0..=MAX_VALUE_BYTES as u32) {
+            let pointer = Pointer { segment: SegmentNumber(segment), offset, value_bytes };
+            prop_assert_eq!(Pointer::decode(&pointer.encode()), Some(pointer));
+        }
+    }
+}
