@@ -1,7 +1,7 @@
 //! Compiles the C++ shim against the headers of the RocksDB that `rust-librocksdb-sys` builds.
 //!
-//! `ECOTONE_SANITIZE=1` compiles the shim with AddressSanitizer and UndefinedBehaviorSanitizer and links this package's
-//! tests with them. RocksDB itself stays as it is.
+//! `ECOTONE_SANITIZE=1` compiles the shim with AddressSanitizer and UndefinedBehaviorSanitizer and
+//! links this package's tests with them. RocksDB itself stays as it is.
 
 use std::env;
 use std::path::PathBuf;
@@ -29,8 +29,9 @@ const SOURCES: [&str; 20] = [
     "version.cc",
 ];
 
-// What RocksDB's own build defines on Linux (`build.rs` of rust-librocksdb-sys): its internal headers declare other things
-// without them. LZ4 and ZSTD are left out: they only change code that the shim never calls, and need headers of their own.
+// What RocksDB's own build defines on Linux (`build.rs` of rust-librocksdb-sys): its internal
+// headers declare other things without them. LZ4 and ZSTD are left out: they only change code that
+// the shim never calls, and need headers of their own.
 const DEFINES: [&str; 10] = [
     "HAVE_ALIGNED_NEW",
     "HAVE_UINT128_EXTENSION",
@@ -80,8 +81,9 @@ fn main() {
     build.compile("ecotone_rocks_shim");
 }
 
-/// rustc links without the compiler's default libraries, so `-fsanitize` alone would bring nothing. The runtimes go in whole and
-/// statically: as shared libraries they would have to come before all others.
+/// rustc links without the compiler's default libraries, so `-fsanitize` alone would bring nothing.
+/// The runtimes go in whole and statically: as shared libraries they would have to come before all
+/// others.
 fn link_sanitizers(compiler: &cc::Tool) {
     let path_of = |library: &str| {
         let out =

@@ -12,7 +12,8 @@ pub enum Error {
     /// The options contradict each other or are out of range: fix them and start again.
     #[error("{0}")]
     Options(String),
-    /// The store refused or failed an operation. The run was stopped; its numbers are worth nothing.
+    /// The store refused or failed an operation. The run was stopped; its numbers are worth
+    /// nothing.
     #[error("{target} failed at {operation}: {reason}")]
     Target {
         /// Which target: `engine` or `rocksdb`.
@@ -22,7 +23,8 @@ pub enum Error {
         /// The target's own words.
         reason: String,
     },
-    /// A server did not do what it was asked, or is not there: the reason says what to do. The run was stopped.
+    /// A server did not do what it was asked, or is not there: the reason says what to do. The run
+    /// was stopped.
     #[error("the server at {address}: {reason}")]
     Server {
         /// Where it was looked for.

@@ -39,8 +39,8 @@ pub(crate) struct Arguments {
     what: String,
     #[command(flatten)]
     password: PasswordArgument,
-    /// The configuration of the server that the folder belongs to: tables are made as it makes them; default: the
-    /// one that ECOTONE_CONFIG names, else the defaults of all store options
+    /// The configuration of the server that the folder belongs to: tables are made as it makes
+    /// them; default: the one that ECOTONE_CONFIG names, else the defaults of all store options
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON object instead of text

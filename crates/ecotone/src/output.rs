@@ -26,8 +26,8 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// The date, by the civil calendar (days since 1970-01-01; algorithm after Howard Hinnant, "chrono-Compatible Low-Level Date
-/// Algorithms", section civil_from_days).
+/// The date, by the civil calendar (days since 1970-01-01; algorithm after Howard Hinnant,
+/// "chrono-Compatible Low-Level Date Algorithms", section civil_from_days).
 pub(crate) fn today() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let days = (since.as_secs() / 86_400) as i64 + 719_468;

@@ -73,7 +73,8 @@ impl DirectoryLock {
         self.file.is_some()
     }
 
-    /// For one that only reads, and keeps writers out. Where the file system has no locks it keeps nobody out.
+    /// For one that only reads, and keeps writers out. Where the file system has no locks it keeps
+    /// nobody out.
     ///
     /// # Errors
     ///

@@ -54,8 +54,8 @@ impl Logs {
         self.has_wal || !self.has_manifest
     }
 
-    /// Whether the MANIFEST is there as far as it was ever durable, and this is known: not that of a store that was written before durable
-    /// ends were.
+    /// Whether the MANIFEST is there as far as it was ever durable, and this is known: not that of
+    /// a store that was written before durable ends were.
     pub(crate) const fn has_whole_manifest(&self) -> bool {
         self.has_whole_manifest
     }
@@ -169,7 +169,8 @@ pub(crate) fn check(directory: &Path) -> Result<Logs> {
     Ok(logs)
 }
 
-/// Whether all that a WAL holds is in tables, by a sound MANIFEST: a kill between the record that says so and the removal leaves it.
+/// Whether all that a WAL holds is in tables, by a sound MANIFEST: a kill between the record that
+/// says so and the removal leaves it.
 fn is_needed_no_more(directory: &Path, name: LogName) -> Result<bool> {
     match name {
         LogName::Manifest(_) => Ok(false),
@@ -259,8 +260,9 @@ fn loss(logs: &[Walked], at: usize, record: u64, durable_bytes: u64) -> Loss {
     let behind = walk.trouble.as_ref().map(|trouble| trouble.behind.clone()).unwrap_or_default();
     let before = logs[..at].iter().rev().find_map(|log| log.walk.writes.as_ref());
     let next = walk.writes.as_ref().or(before).map(|writes| writes.end);
-    // RocksDB reads no further WAL where one lacks its end, unless the next goes on with the very next write: then the store has been
-    // opened since, without what is torn. The MANIFEST stands before them here.
+    // RocksDB reads no further WAL where one lacks its end, unless the next goes on with the very
+    // next write: then the store has been opened since, without what is torn. The MANIFEST stands
+    // before them here.
     let behind_it = logs[at + 1..].iter().find_map(|log| log.walk.writes.as_ref()).map(|writes| writes.start);
     let goes_on = behind_it.is_some() && behind_it == next;
     let later = if matches!(name, LogName::Wal(_)) && !goes_on { &logs[at + 1..] } else { &[] };

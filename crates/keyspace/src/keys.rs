@@ -154,8 +154,8 @@ impl<'c> Keys<'c> {
         if is_still { Ok(()) } else { Err(Failure::NeedsLatch) }
     }
 
-    /// The slot's latch is held, and what is read is what is there now, not what was there at some moment before: for what is noted for
-    /// others of a collection as it is read.
+    /// The slot's latch is held, and what is read is what is there now, not what was there at some
+    /// moment before: for what is noted for others of a collection as it is read.
     ///
     /// # Errors
     ///

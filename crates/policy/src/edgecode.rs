@@ -1,6 +1,7 @@
 //! EdgeCode: whether an offload saves time (EdgePilot section III, equations 1 to 6).
 //!
-//! The functions take lines over the size of a compaction, as EdgePilot's linear regressions LR(size) do.
+//! The functions take lines over the size of a compaction, as EdgePilot's linear regressions
+//! LR(size) do.
 
 use crate::regression::Line;
 use ecotone_types::units::Bytes;
@@ -17,9 +18,10 @@ pub struct EdgeCode {
 impl EdgeCode {
     /// Whether the offload is effective: Diff_comp - Diff_trans > 0. EdgePilot equation 3.
     ///
-    /// Diff_comp(size) = Low-LR(size) - High-LR(size) is the computation saved and Diff_trans(size) = Network-LR(size) -
-    /// High-LR(size) the transfer added, where High-LR is the worker's compaction of its own files. It drops out of their
-    /// difference, so this is the comparison of Figure 6, CTO < CTL, done without rounding twice.
+    /// Diff_comp(size) = Low-LR(size) - High-LR(size) is the computation saved and
+    /// Diff_trans(size) = Network-LR(size) - High-LR(size) the transfer added, where High-LR is the
+    /// worker's compaction of its own files. It drops out of their difference, so this is the
+    /// comparison of Figure 6, CTO < CTL, done without rounding twice.
     pub fn offload_is_faster(&self, size: Bytes) -> bool {
         self.network.at(size) < self.owner.at(size)
     }

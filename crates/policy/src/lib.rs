@@ -1,16 +1,18 @@
 //! Decisions: where, and by which server, a compaction of an edge federation shall run.
 //!
 //! It holds the models that predict seconds, joules and input rates, the formulas of ECO-KVS and
-//! EdgePilot, and [`machine`]: one state machine that takes events and gives commands. The daemon and
-//! a simulator are two interpreters of the same commands.
+//! EdgePilot, and [`machine`]: one state machine that takes events and gives commands. The daemon
+//! and a simulator are two interpreters of the same commands.
 //!
-//! **Never in this crate:** IO, clocks, threads, locks, global randomness, and any other crate of the
-//! workspace but `types`. Time is an argument ([`ecotone_types::units::Time`]). The same events in the same order give the same commands, on every machine.
+//! **Never in this crate:** IO, clocks, threads, locks, global randomness, and any other crate of
+//! the workspace but `types`. Time is an argument ([`ecotone_types::units::Time`]). The same events
+//! in the same order give the same commands, on every machine.
 //!
-//! Formulas name their source: "ECO-KVS" is *ECO-KVS: Energy-aware Compaction Offloading Mechanism for LSM-tree based
-//! Key-Value Stores in Edge Federation*; "EdgePilot" is *Coordinating Compaction between LSM-tree based Key-Value Stores
-//! for Edge Federation* (CLOUD 2024). Constants of the decisions are named fields of
-//! [`machine::Parameters`]; what only keeps numbers within what a float can bear is a named constant where it is used.
+//! Formulas name their source: "ECO-KVS" is *ECO-KVS: Energy-aware Compaction Offloading Mechanism
+//! for LSM-tree based Key-Value Stores in Edge Federation*; "EdgePilot" is *Coordinating Compaction
+//! between LSM-tree based Key-Value Stores for Edge Federation* (CLOUD 2024). Constants of the
+//! decisions are named fields of [`machine::Parameters`]; what only keeps numbers within what a
+//! float can bear is a named constant where it is used.
 
 pub mod dedup;
 pub mod duplicates;

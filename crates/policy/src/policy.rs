@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use ecotone_types::JobPurpose;
 use ecotone_types::units::Cores;
 
-/// How a federation decides where compactions run. All servers of a federation are given the same one.
+/// How a federation decides where compactions run. All servers of a federation are given the same
+/// one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyName {
@@ -17,10 +18,12 @@ pub enum PolicyName {
     Local,
     /// RocksDB tuned: never offload, subcompactions on the server's own cores. The honest baseline.
     LocalSplit,
-    /// EdgePilot: every compaction goes to the head of the queue of servers if it is predicted to be faster there.
+    /// EdgePilot: every compaction goes to the head of the queue of servers if it is predicted to
+    /// be faster there.
     #[serde(rename = "edgepilot")]
     EdgePilot,
-    /// ECO-KVS: an L0 compaction that would end in a stall goes where it costs the least energy and ends in time.
+    /// ECO-KVS: an L0 compaction that would end in a stall goes where it costs the least energy and
+    /// ends in time.
     #[default]
     Eco,
     /// ECO-KVS(Local) of section VII-E: ECO-KVS's gate, EdgePilot's target.
@@ -57,20 +60,22 @@ impl PolicyName {
         !matches!(self, PolicyName::Local | PolicyName::LocalSplit)
     }
 
-    /// Whether it asks first if a compaction would end in a stall (ECO-KVS equation 2) and stays local if not.
+    /// Whether it asks first if a compaction would end in a stall (ECO-KVS equation 2) and stays
+    /// local if not.
     pub const fn has_gate(self) -> bool {
         matches!(self, PolicyName::Eco | PolicyName::EcoGate)
     }
 
-    /// Whether it looks for the least energy within a latest time (ECO-KVS equations 3 and 4); else, if it offloads at
-    /// all, it takes the head of EdgePilot's queue.
+    /// Whether it looks for the least energy within a latest time (ECO-KVS equations 3 and 4);
+    /// else, if it offloads at all, it takes the head of EdgePilot's queue.
     pub const fn has_energy_target(self) -> bool {
         matches!(self, PolicyName::Eco | PolicyName::EcoTarget)
     }
 
-    /// Whether it considers a compaction out of `input_level`. ECO-KVS section VI-B considers L0 compactions only;
-    /// EdgePilot section IV considers every one. Merges of duplicates, which neither paper knows, are considered at every level: what
-    /// L0 is to ECO-KVS, the part of the tree that presses, is to them the space that they free.
+    /// Whether it considers a compaction out of `input_level`. ECO-KVS section VI-B considers L0
+    /// compactions only; EdgePilot section IV considers every one. Merges of duplicates, which
+    /// neither paper knows, are considered at every level: what L0 is to ECO-KVS, the part of the
+    /// tree that presses, is to them the space that they free.
     pub const fn considers(self, purpose: JobPurpose, input_level: i32) -> bool {
         match self {
             PolicyName::Local | PolicyName::LocalSplit => false,
@@ -81,8 +86,8 @@ impl PolicyName {
         }
     }
 
-    /// RocksDB's `max_subcompactions` under this policy on a server of `cores` cores. The papers' systems leave
-    /// RocksDB's default of one; `local-split` takes one for each whole core.
+    /// RocksDB's `max_subcompactions` under this policy on a server of `cores` cores. The papers'
+    /// systems leave RocksDB's default of one; `local-split` takes one for each whole core.
     pub fn max_subcompactions(self, cores: Cores) -> u32 {
         match self {
             PolicyName::LocalSplit => (cores.0 as u32).max(1),

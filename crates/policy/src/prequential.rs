@@ -1,5 +1,6 @@
-//! The error of a model on what it had not yet seen: each prediction is compared with what came, before the model
-//! learns from it ("prequential"). ECO-KVS Figures 10 (c), (d) and 11 (b) plot this error.
+//! The error of a model on what it had not yet seen: each prediction is compared with what came,
+//! before the model learns from it ("prequential"). ECO-KVS Figures 10 (c), (d) and 11 (b) plot
+//! this error.
 
 /// A greater error counts as this one: a single job of almost no time should not own the mean.
 pub const GREATEST_ERROR: f64 = 100.0;
@@ -14,13 +15,14 @@ pub struct PrequentialError {
 }
 
 impl PrequentialError {
-    /// No predictions yet; the recent error will be taken over about the last `window` of them (at least 1).
+    /// No predictions yet; the recent error will be taken over about the last `window` of them (at
+    /// least 1).
     pub fn new(window: u32) -> Self {
         Self { weight: ema_weight(window), recent: 0.0, sum: 0.0, count: 0 }
     }
 
-    /// Compares a prediction with what came. Nothing is recorded where a relative error has no meaning: when `actual` is
-    /// not above zero or either is not finite.
+    /// Compares a prediction with what came. Nothing is recorded where a relative error has no
+    /// meaning: when `actual` is not above zero or either is not finite.
     pub fn record(&mut self, predicted: f64, actual: f64) {
         let Some(error) = relative_error(predicted, actual) else { return };
         self.count += 1;
@@ -52,7 +54,8 @@ pub fn relative_error(predicted: f64, actual: f64) -> Option<f64> {
     has_meaning.then(|| ((predicted - actual) / actual).abs().min(GREATEST_ERROR))
 }
 
-/// The weight of the newest value in an exponential moving average over `window` values: 2 / (window + 1).
+/// The weight of the newest value in an exponential moving average over `window` values: 2 /
+/// (window + 1).
 pub(crate) fn ema_weight(window: u32) -> f64 {
     2.0 / (f64::from(window.max(1)) + 1.0)
 }

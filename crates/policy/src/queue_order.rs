@@ -1,11 +1,13 @@
 //! The order of EdgePilot's queue of servers (section IV-A, Algorithms 1 and 2).
 //!
-//! Algorithm 2 as printed compares with "at least as good" throughout, so that of two equal servers each comes before the
-//! other. That is no strict order: a priority queue built on it may put either first, depending on who reported first. It
-//! also compares whatever it is given, and a value that is not a number beats and loses to everything at once. [`compare`] keeps
-//! its decisions wherever one server is better, and makes the rest a total order: it sorts servers into three classes
-//! first (usable; without bandwidth; without cores), which is what the printed conditions amount to, and decides what is equal
-//! by name. The property test `the_order_is_total_and_agrees_with_algorithm_2` holds the two together.
+//! Algorithm 2 as printed compares with "at least as good" throughout, so that of two equal servers
+//! each comes before the other. That is no strict order: a priority queue built on it may put
+//! either first, depending on who reported first. It also compares whatever it is given, and a
+//! value that is not a number beats and loses to everything at once. [`compare`] keeps its
+//! decisions wherever one server is better, and makes the rest a total order: it sorts servers into
+//! three classes first (usable; without bandwidth; without cores), which is what the printed
+//! conditions amount to, and decides what is equal by name. The property test
+//! `the_order_is_total_and_agrees_with_algorithm_2` holds the two together.
 
 use std::cmp::Ordering;
 
@@ -21,8 +23,8 @@ pub struct ServerStatus {
     pub available_cores: Cores,
     /// `available_NB`: network bandwidth that is unused.
     pub available_network: BytesPerSecond,
-    /// `compaction_perf`: input bytes that the server compacts in a second, by its own model, at a size that is the same
-    /// for all. More is better.
+    /// `compaction_perf`: input bytes that the server compacts in a second, by its own model, at a
+    /// size that is the same for all. More is better.
     pub compaction_bytes_per_s: BytesPerSecond,
 }
 
@@ -74,7 +76,8 @@ fn class_of(status: &ServerStatus, limits: QueueLimits) -> Class {
 }
 
 fn descending(a: f64, b: f64) -> Ordering {
-    // What is not a number comes last; adding zero makes -0 and 0 equal, as the printed comparison does.
+    // What is not a number comes last; adding zero makes -0 and 0 equal, as the printed comparison
+    // does.
     let key = |value: f64| if value.is_nan() { f64::NEG_INFINITY } else { value + 0.0 };
     key(b).total_cmp(&key(a))
 }

@@ -1,4 +1,5 @@
-//! The input rate of a store, predicted (ECO-KVS section VI-B, Monitor, and section VII-D), and what it means in L0 tables.
+//! The input rate of a store, predicted (ECO-KVS section VI-B, Monitor, and section VII-D), and
+//! what it means in L0 tables.
 
 use std::collections::VecDeque;
 
@@ -6,15 +7,18 @@ use crate::machine::{LoadSample, RateParameters, RateSummary};
 use crate::prequential::{PrequentialError, ema_weight};
 use ecotone_types::units::{BytesPerSecond, TablesPerSecond};
 
-/// An exponential moving average over one-second samples: the newest of a window of n weighs 2 / (n + 1). ECO-KVS section
-/// VII-D: interval 1 s, window 3 s, so that it comes within 13 % of a new rate after three seconds and within 4 % after five.
+/// An exponential moving average over one-second samples: the newest of a window of n weighs 2 /
+/// (n + 1). ECO-KVS section VII-D: interval 1 s, window 3 s, so that it comes within 13 % of a new
+/// rate after three seconds and within 4 % after five.
 ///
-/// The same samples tell how much user input fills one L0 table, from the last tables that were flushed. This takes in at
-/// once what the table format, compression and overwrites within a memtable do to the bytes.
+/// The same samples tell how much user input fills one L0 table, from the last tables that were
+/// flushed. This takes in at once what the table format, compression and overwrites within a
+/// memtable do to the bytes.
 ///
-/// **While writes stall the average is held** (`hold_while_stalled`; ours). What comes in then is what the store lets in, a
-/// small part of what is offered. A compaction that is decided at the end of a stall would be forecast to have all the time
-/// in the world, stay at home, and end in the next stall.
+/// **While writes stall the average is held** (`hold_while_stalled`; ours). What comes in then is
+/// what the store lets in, a small part of what is offered. A compaction that is decided at the end
+/// of a stall would be forecast to have all the time in the world, stay at home, and end in the
+/// next stall.
 ///
 /// Bounded: at most `flush_window_tables + 2` marks are kept.
 #[derive(Clone, Debug)]
@@ -51,7 +55,8 @@ impl InputRate {
         }
     }
 
-    /// Takes the sample of the last second. The prediction made a second ago is compared with it first.
+    /// Takes the sample of the last second. The prediction made a second ago is compared with it
+    /// first.
     pub fn observe(&mut self, sample: &LoadSample) {
         self.observe_flushes(sample);
         // A stall at either end of the second was a stall within it.
@@ -69,8 +74,8 @@ impl InputRate {
     }
 
     fn observe_flushes(&mut self, sample: &LoadSample) {
-        // Bytes in a memtable include its own structure, so this errs by a part of one memtable; a window of many
-        // tables makes that small.
+        // Bytes in a memtable include its own structure, so this errs by a part of one memtable; a
+        // window of many tables makes that small.
         let input_bytes = sample.input_bytes_total.saturating_sub(sample.memtable_bytes).0;
         let mark = FlushMark { input_bytes, tables: sample.flushed_tables_total };
         match self.marks.back() {
@@ -95,7 +100,8 @@ impl InputRate {
         self.average.map(BytesPerSecond)
     }
 
-    /// User bytes that fill one L0 table: by the last flushes, or the prior before there were two samples with flushes.
+    /// User bytes that fill one L0 table: by the last flushes, or the prior before there were two
+    /// samples with flushes.
     pub fn input_bytes_per_table(&self) -> f64 {
         if let (Some(first), Some(last)) = (self.marks.front(), self.marks.back())
             && last.tables > first.tables
@@ -106,7 +112,8 @@ impl InputRate {
         self.parameters.prior_input_bytes_per_table.as_f64()
     }
 
-    /// The predicted rate in L0 tables, S_in of ECO-KVS equation 1 for one second; `None` before the first sample.
+    /// The predicted rate in L0 tables, S_in of ECO-KVS equation 1 for one second; `None` before
+    /// the first sample.
     pub fn tables_per_s(&self) -> Option<TablesPerSecond> {
         self.average.map(|average| TablesPerSecond(average / self.input_bytes_per_table()))
     }

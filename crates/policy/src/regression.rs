@@ -1,23 +1,28 @@
-//! Recursive least squares for y = a x + b with forgetting (ECO-KVS section VI-B, "linear regression ... y = ax + b").
+//! Recursive least squares for y = a x + b with forgetting (ECO-KVS section VI-B, "linear
+//! regression ... y = ax + b").
 //!
-//! The recursion keeps the five weighted sums of the normal equations (the information form), not a covariance matrix:
-//! both give the same line, but sums of non-negative terms that shrink by the forgetting factor cannot wind up, lose
-//! their symmetry or become negative, whatever is fed to them. A line is solved from them in closed form when it is asked
-//! for.
+//! The recursion keeps the five weighted sums of the normal equations (the information form), not a
+//! covariance matrix: both give the same line, but sums of non-negative terms that shrink by the
+//! forgetting factor cannot wind up, lose their symmetry or become negative, whatever is fed to
+//! them. A line is solved from them in closed form when it is asked for.
 //!
-//! **Weights.** Times of jobs scatter in proportion to their size. Ordinary least squares would let the largest jobs
-//! rule and predict small ones badly; so by default a sample weighs 1 / x^2, which makes the *relative* error least. The
-//! test `relative_weights_predict_all_sizes_better_under_multiplicative_noise` decided it: under 5 % of multiplicative
-//! noise over jobs of 4 MiB to 1 GiB it more than halves the mean relative error of small jobs and loses nothing for large ones.
+//! **Weights.** Times of jobs scatter in proportion to their size. Ordinary least squares would let
+//! the largest jobs rule and predict small ones badly; so by default a sample weighs 1 / x^2, which
+//! makes the *relative* error least. The test
+//! `relative_weights_predict_all_sizes_better_under_multiplicative_noise` decided it: under 5 % of
+//! multiplicative noise over jobs of 4 MiB to 1 GiB it more than halves the mean relative error of
+//! small jobs and loses nothing for large ones.
 //!
-//! **Priors.** A prior line is handed in with each question, since it may itself be learned (a worker's model is the prior
-//! of its pairs). It acts in two ways. Its *shape* (the ratio of b to a) is in the sums as two pseudo-samples of a
-//! small weight, so that one sample, or a thousand of the same size, still give a line; they lie on the prior raised or
-//! lowered to the *level* of the samples. And that level is then drawn back towards the prior's, as a ratio, by as
-//! much as the prior has samples' worth of say.
+//! **Priors.** A prior line is handed in with each question, since it may itself be learned (a
+//! worker's model is the prior of its pairs). It acts in two ways. Its *shape* (the ratio of b to
+//! a) is in the sums as two pseudo-samples of a small weight, so that one sample, or a thousand of
+//! the same size, still give a line; they lie on the prior raised or lowered to the *level* of the
+//! samples. And that level is then drawn back towards the prior's, as a ratio, by as much as the
+//! prior has samples' worth of say.
 //!
-//! **Range.** a and b are never negative: time and energy of a job grow with its bytes, and no job is free. The solution is
-//! that of least squares under this constraint, which in two dimensions is exact and cheap.
+//! **Range.** a and b are never negative: time and energy of a job grow with its bytes, and no job
+//! is free. The solution is that of least squares under this constraint, which in two dimensions is
+//! exact and cheap.
 
 use crate::machine::{ModelParameters, Weighting};
 use ecotone_types::units::{Bytes, MAX_PLAUSIBLE};
@@ -68,8 +73,8 @@ pub struct Weights {
     pub prior_samples: f64,
     /// How many samples the prior's shape counts as. More than 0.
     pub shape_samples: f64,
-    /// The two sizes at which the prior's shape is put into the sums, in reference sizes. More than 0, the first less than the
-    /// second.
+    /// The two sizes at which the prior's shape is put into the sums, in reference sizes. More than
+    /// 0, the first less than the second.
     pub shape_sizes: [f64; 2],
 }
 
@@ -104,7 +109,8 @@ impl Weights {
     }
 }
 
-/// Weighted sums over the samples; x is counted in reference sizes, so that all sums are of similar magnitude.
+/// Weighted sums over the samples; x is counted in reference sizes, so that all sums are of similar
+/// magnitude.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sums {
     /// The number of samples, less what was forgotten.
@@ -147,7 +153,8 @@ impl Sums {
                 return Line { a, b };
             }
         }
-        // The least of a convex cost outside the quadrant means that the best point within it lies on an axis.
+        // The least of a convex cost outside the quadrant means that the best point within it lies
+        // on an axis.
         let proportional = Line { a: non_negative_ratio(self.wxy, self.wxx), b: 0.0 };
         let constant = Line { a: 0.0, b: non_negative_ratio(self.wy, self.w) };
         if self.cost(constant) < self.cost(proportional) { constant } else { proportional }
@@ -176,7 +183,8 @@ impl Regression {
         Self { weights, sums: Sums::default() }
     }
 
-    /// Learns that a job of `bytes` gave `y` (finite, zero or more); all samples before it lose weight.
+    /// Learns that a job of `bytes` gave `y` (finite, zero or more); all samples before it lose
+    /// weight.
     pub fn learn(&mut self, bytes: Bytes, y: f64) {
         let x = self.in_reference_sizes(bytes);
         self.sums.scale(self.weights.forgetting);
@@ -192,16 +200,17 @@ impl Regression {
         }
     }
 
-    /// The line that samples and prior give together: the prior while there are no samples, else g^(-p / (n + p)) times the
-    /// line of
+    /// The line that samples and prior give together: the prior while there are no samples, else
+    /// g^(-p / (n + p)) times the line of
     ///
     /// ```text
     /// least  sum_i w_i (y_i - a x_i - b)^2  +  sum_k s v_k / 2 (g P(x_k) - a x_k - b)^2     with a, b >= 0
     /// ```
     ///
-    /// where P is the prior; g = sum_i w_i y_i P(x_i) / sum_i w_i P(x_i)^2 is the level of the samples as a multiple of it;
-    /// x_k are two fixed sizes and v_k their weights; n is the number of samples, less what was forgotten; p and s are the
-    /// numbers of samples that the prior and its shape count as.
+    /// where P is the prior; g = sum_i w_i y_i P(x_i) / sum_i w_i P(x_i)^2 is the level of the
+    /// samples as a multiple of it; x_k are two fixed sizes and v_k their weights; n is the number
+    /// of samples, less what was forgotten; p and s are the numbers of samples that the prior and
+    /// its shape count as.
     pub fn line(&self, prior: Line) -> Line {
         let unit = self.weights.reference_bytes.as_f64();
         let scaled_prior = Line { a: prior.a * unit, b: prior.b };
@@ -217,14 +226,15 @@ impl Regression {
         in_bytes(sums.solve(), unit).scaled(level.powf(-say_of_prior))
     }
 
-    /// By what factor the prior must be multiplied to fit the samples best. `None` when that is no factor at all: without
-    /// samples, or when the prior or all samples are next to nothing.
+    /// By what factor the prior must be multiplied to fit the samples best. `None` when that is no
+    /// factor at all: without samples, or when the prior or all samples are next to nothing.
     fn level(&self, prior: Line) -> Option<f64> {
         let sums = &self.sums;
         let with_samples = prior.a * sums.wxy + prior.b * sums.wy;
         let with_itself = prior.a * prior.a * sums.wxx + 2.0 * prior.a * prior.b * sums.wx + prior.b * prior.b * sums.w;
         let level = with_samples / with_itself;
-        // Beyond what is plausible its powers are no numbers, and such a prior tells nothing of the samples anyway.
+        // Beyond what is plausible its powers are no numbers, and such a prior tells nothing of the
+        // samples anyway.
         (1.0 / MAX_PLAUSIBLE..=MAX_PLAUSIBLE).contains(&level).then_some(level)
     }
 

@@ -1,9 +1,9 @@
-//! The server table: what the coordinator knows of each server's state, and whether it may be given work (ECO-KVS section
-//! VI-B, Tracker: "a binary Server Table that identifies whether compaction offloading is feasible"; EdgePilot section
-//! IV-A, Monitor and Algorithm 1).
+//! The server table: what the coordinator knows of each server's state, and whether it may be given
+//! work (ECO-KVS section VI-B, Tracker: "a binary Server Table that identifies whether compaction
+//! offloading is feasible"; EdgePilot section IV-A, Monitor and Algorithm 1).
 //!
-//! Bounded: at most `max_servers` entries. A server that is silent for `stale_after` is disabled; one that is silent for
-//! `forget_after` loses its entry.
+//! Bounded: at most `max_servers` entries. A server that is silent for `stale_after` is disabled;
+//! one that is silent for `forget_after` loses its entry.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,8 @@ impl Disabled {
 struct Entry {
     sample: LoadSample,
     at: Time,
-    /// Jobs that were placed on it since that sample, as long as they are counted, the oldest first.
+    /// Jobs that were placed on it since that sample, as long as they are counted, the oldest
+    /// first.
     placed: Vec<Placed>,
 }
 
@@ -109,7 +110,8 @@ impl ServerTable {
         Self { rules, entries: BTreeMap::new(), placements: 0 }
     }
 
-    /// Takes a server's report. `false` when the table is full of servers that report: the report is ignored.
+    /// Takes a server's report. `false` when the table is full of servers that report: the report
+    /// is ignored.
     #[must_use]
     pub fn update(&mut self, now: Time, sample: LoadSample) -> bool {
         if !self.entries.contains_key(&sample.server) && self.entries.len() >= self.rules.max_servers {
@@ -123,8 +125,8 @@ impl ServerTable {
         true
     }
 
-    /// Counts a job of `owner` that was placed on a server, until the server's next report or until the owner says that it is
-    /// over. Bounded: a server without free slots is given nothing more.
+    /// Counts a job of `owner` that was placed on a server, until the server's next report or until
+    /// the owner says that it is over. Bounded: a server without free slots is given nothing more.
     pub fn count_placement(&mut self, server: &ServerId, owner: &ServerId) {
         if self.rules.count_placements
             && let Some(entry) = self.entries.get_mut(server)
@@ -134,8 +136,8 @@ impl ServerTable {
         }
     }
 
-    /// An owner says how many of its jobs are away. Of those that are counted, the oldest are over: a chain of small jobs
-    /// would otherwise fill a server's slots until its next report.
+    /// An owner says how many of its jobs are away. Of those that are counted, the oldest are over:
+    /// a chain of small jobs would otherwise fill a server's slots until its next report.
     pub fn observe_away(&mut self, owner: &ServerId, jobs: u32) {
         let mut numbers: Vec<u64> = (self.entries.values().flat_map(|entry| &entry.placed))
             .filter(|placed| placed.owner == *owner)
@@ -149,7 +151,8 @@ impl ServerTable {
         }
     }
 
-    /// Whether a server may be given work: its entry in the binary server table, with the reason for a "no".
+    /// Whether a server may be given work: its entry in the binary server table, with the reason
+    /// for a "no".
     ///
     /// # Errors
     /// The first reason that applies.

@@ -1,7 +1,7 @@
 //! The forecast of a write stall: ECO-KVS section V, equations 1 to 3.
 //!
-//! Tables that a compaction reads stay in L0 until it is finished. So the L0 that counts is the one just before its end:
-//! what is there now and what comes in until then.
+//! Tables that a compaction reads stay in L0 until it is finished. So the L0 that counts is the one
+//! just before its end: what is there now and what comes in until then.
 
 use ecotone_types::units::{Seconds, Tables, TablesPerSecond};
 
@@ -17,18 +17,21 @@ pub struct StallForecast {
 }
 
 impl StallForecast {
-    /// S_L0(T) = S_curr + S_in(T): tables in L0 when a compaction that takes `time` is about to end. ECO-KVS equation 1.
+    /// S_L0(T) = S_curr + S_in(T): tables in L0 when a compaction that takes `time` is about to
+    /// end. ECO-KVS equation 1.
     pub fn tables_after(&self, time: Seconds) -> Tables {
         self.current + self.input * time
     }
 
-    /// Whether a compaction that takes `time` ends in a stall: S_curr + S_in(T) >= WST. ECO-KVS equation 2.
+    /// Whether a compaction that takes `time` ends in a stall: S_curr + S_in(T) >= WST. ECO-KVS
+    /// equation 2.
     pub fn stalls_after(&self, time: Seconds) -> bool {
         self.tables_after(time) >= self.threshold
     }
 
-    /// T_max: when S_curr + S_in reaches WST. A worker that is to prevent the stall must take less: S_curr + S_in(T_j) < WST,
-    /// ECO-KVS equation 3. Zero when the stall is here already; `None` when none will come.
+    /// T_max: when S_curr + S_in reaches WST. A worker that is to prevent the stall must take less:
+    /// S_curr + S_in(T_j) < WST, ECO-KVS equation 3. Zero when the stall is here already; `None`
+    /// when none will come.
     pub fn latest(&self) -> Option<Seconds> {
         let headroom = self.threshold - self.current;
         if headroom <= Tables::ZERO {
@@ -47,7 +50,8 @@ mod tests {
 
     #[test]
     fn the_forecast_follows_the_equations() {
-        // 14 tables, 2.5 more each second, threshold 20: 3 s end at 21.5 tables; the threshold is met after 2.4 s.
+        // 14 tables, 2.5 more each second, threshold 20: 3 s end at 21.5 tables; the threshold is
+        // met after 2.4 s.
         let forecast = StallForecast { current: Tables(14.0), input: TablesPerSecond(2.5), threshold: Tables(20.0) };
         assert_eq!(forecast.tables_after(Seconds(3.0)), Tables(21.5));
         assert!(forecast.stalls_after(Seconds(3.0)));

@@ -1,4 +1,5 @@
-//! ECO-KVS's target: among the servers that end in time, the one that uses the least energy (section V, equations 3 and 4).
+//! ECO-KVS's target: among the servers that end in time, the one that uses the least energy
+//! (section V, equations 3 and 4).
 
 use std::cmp::Ordering;
 
@@ -16,15 +17,16 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Whether it belongs to N_no-stall of ECO-KVS equation 3: it takes less than `latest`. Without a latest time
-    /// every server does.
+    /// Whether it belongs to N_no-stall of ECO-KVS equation 3: it takes less than `latest`. Without
+    /// a latest time every server does.
     pub fn is_in_time(&self, latest: Option<Seconds>) -> bool {
         latest.is_none_or(|latest| self.prediction.seconds < latest)
     }
 }
 
-/// N_target of ECO-KVS equation 4: the server of least energy within N_no-stall of equation 3. Equal energies are decided
-/// by time and then by name, so that the order of the candidates does not matter.
+/// N_target of ECO-KVS equation 4: the server of least energy within N_no-stall of equation 3.
+/// Equal energies are decided by time and then by name, so that the order of the candidates does
+/// not matter.
 pub fn least_energy_in_time(candidates: &[Candidate], latest: Option<Seconds>) -> Option<&Candidate> {
     candidates.iter().filter(|candidate| candidate.is_in_time(latest)).min_by(|one, other| {
         let (p, q) = (&one.prediction, &other.prediction);

@@ -64,7 +64,8 @@ fn latest() -> impl Strategy<Value = Option<f64>> {
 }
 
 fn coordinator(known: &Known, policy: PolicyName, when_none_in_time: WhenNoneInTime) -> PolicyCore {
-    // Each question below is asked of the same servers, so a placement must not take anything from them.
+    // Each question below is asked of the same servers, so a placement must not take anything from
+    // them.
     let parameters =
         Parameters { policy, when_none_in_time, count_placements_between_samples: false, ..Parameters::default() };
     let mut core = PolicyCore::new(id(OWNER), parameters).unwrap();
@@ -88,7 +89,8 @@ fn ask(core: &mut PolicyCore, request: PlacementRequest) -> Option<(ServerId, Pr
     }
 }
 
-/// Every server that could be given the job, found by asking for a worker while all others are avoided.
+/// Every server that could be given the job, found by asking for a worker while all others are
+/// avoided.
 fn candidates(core: &mut PolicyCore, known: &Known) -> Vec<(ServerId, Prediction)> {
     let names: Vec<ServerId> = known.samples.iter().map(|sample| sample.server.clone()).collect();
     let one = |name: &ServerId| {
@@ -163,7 +165,8 @@ proptest! {
         prop_assert_eq!(ask(&mut one, question.clone()), ask(&mut other, question));
     }
 
-    /// Jobs of different servers may be reported in any order too, as long as each server's own order is kept.
+    /// Jobs of different servers may be reported in any order too, as long as each server's own
+    /// order is kept.
     #[test]
     fn decisions_do_not_depend_on_whose_jobs_were_reported_first(
         known in known(),
@@ -178,7 +181,8 @@ proptest! {
         prop_assert_eq!(one, ask(&mut other, request(OWNER, BYTES, latest)).map(|(worker, _)| worker));
     }
 
-    /// With priors alone, after one load sample each, a slow server under pressure is helped by a fast idle one.
+    /// With priors alone, after one load sample each, a slow server under pressure is helped by a
+    /// fast idle one.
     #[test]
     fn a_policy_that_may_offload_does_so_from_the_first_minute(
         policy in prop::sample::select(&PolicyName::ALL[..]),
@@ -197,7 +201,8 @@ proptest! {
         federation.load(LoadSample { core_speed: slow, input_bytes_per_s: rate, ..idle("slow") });
         let place = federation.ready("slow", 1, BYTES, 0, Some(12));
         let is_offloaded = matches!(&place, Placement::Worker { worker, .. } if worker.as_str() == "fast");
-        // Eight of the ten tables fit below the threshold: a worker has 80 % of the local time, its network included.
+        // Eight of the ten tables fit below the threshold: a worker has 80 % of the local time, its
+        // network included.
         prop_assert_eq!(is_offloaded, policy.may_offload(), "{}", place);
     }
 }
@@ -299,7 +304,8 @@ fn an_owner_that_the_coordinator_has_not_heard_of_is_taken_at_its_word() {
     assert!(ask_with(&mut core, 0.01).is_none());
 }
 
-/// Small jobs follow one another faster than servers report: what is over must not fill the worker until its next report.
+/// Small jobs follow one another faster than servers report: what is over must not fill the worker
+/// until its next report.
 #[test]
 fn a_job_that_is_over_gives_its_slot_back_before_the_next_report() {
     let parameters = Parameters { policy: PolicyName::EcoTarget, ..Parameters::default() };

@@ -1,6 +1,8 @@
-//! The two ways of counting duplicates, side by side, on keys of which the truth is known: error, time and bytes.
+//! The two ways of counting duplicates, side by side, on keys of which the truth is known: error,
+//! time and bytes.
 //!
-//! `cargo test --release -p ecotone-policy --test dedup_accuracy -- --nocapture` prints the table that docs/performance.md has.
+//! `cargo test --release -p ecotone-policy --test dedup_accuracy -- --nocapture` prints the table
+//! that docs/performance.md has.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -11,7 +13,8 @@ use ecotone_policy::dedup::filter::{DEFAULT_BITS_PER_KEY, FilterView, build};
 use ecotone_policy::dedup::ordered::OrderedHashes;
 use ecotone_policy::duplicates::{KeySample, SAMPLED_ONE_IN};
 
-/// What a compaction has written, and what lies below it: two levels of equal tables, of which each has a range of its own.
+/// What a compaction has written, and what lies below it: two levels of equal tables, of which each
+/// has a range of its own.
 const WRITTEN: u64 = 100_000;
 const BELOW: u64 = 1_600_000;
 const LEVELS: u64 = 2;
@@ -34,7 +37,8 @@ fn samples(hashes: &[u64], sequence: u64) -> Vec<KeySample> {
     sampled.map(|hash| KeySample { hash: *hash, bytes: Some(100), segment: None, sequence }).collect()
 }
 
-/// The keys of a level below, rising: between each key that was written and the next one as many, of which the first is that written one itself where the level shares it.
+/// The keys of a level below, rising: between each key that was written and the next one as many,
+/// of which the first is that written one itself where the level shares it.
 fn level(number: u64, shares: impl Fn(u64) -> bool) -> Vec<u64> {
     let (per_written, apart) = (BELOW / LEVELS / WRITTEN, BELOW / WRITTEN + 1);
     let between = |written: u64| {

@@ -166,7 +166,8 @@ fn deletions_go_with_what_they_delete_only_where_nothing_is_left_below_to_delete
     // Nothing lies below 2, but what 1 and 2 are merged with has 4 below it.
     let tables = [table(1, 1, ("a", "d")), table(2, 2, ("a", "b")), table(3, 2, ("c", "d")), table(4, 3, ("c", "d"))];
     let version = |key: u64, bytes, sequence| KeySample { hash: key * 64, bytes, segment: None, sequence };
-    // Key 1 is deleted above 2, key 2 above 3 and 4, and key 3 is nowhere else. Key 4 was deleted and written again.
+    // Key 1 is deleted above 2, key 2 above 3 and 4, and key 3 is nowhere else. Key 4 was deleted
+    // and written again.
     let samples = [
         vec![version(1, None, 9), version(2, None, 9), version(3, None, 9), version(4, Some(1), 9)],
         vec![version(1, Some(1), 5)],
@@ -182,6 +183,7 @@ fn deletions_go_with_what_they_delete_only_where_nothing_is_left_below_to_delete
         (candidate.merge.inputs.clone(), costs.of(candidate, 64, sketch).sampled_duplicates)
     };
     let costed: Vec<_> = merge_candidates.iter().map(&mut cost).collect();
-    // The first keeps what deletes keys 1 to 3, of which it knows no better; the second keeps key 4 alone. Of the third 4 keeps key 2, and key 4 goes whole.
+    // The first keeps what deletes keys 1 to 3, of which it knows no better; the second keeps key 4
+    // alone. Of the third 4 keeps key 2, and key 4 goes whole.
     assert_eq!(costed, [(vec![1, 2, 3], 3), (vec![1, 2, 3, 4], 8), (vec![3, 4], 3)]);
 }

@@ -38,7 +38,8 @@ fn estimate(total_keys: u64, sampled_duplicates: u64) -> Estimate {
     }
 }
 
-/// A table whose name says all: `1 L2 c-f 4` is table 1 in L2 with the keys c to f and 4 MiB; `!` at the end: it is being compacted.
+/// A table whose name says all: `1 L2 c-f 4` is table 1 in L2 with the keys c to f and 4 MiB; `!`
+/// at the end: it is being compacted.
 fn table(text: &str) -> Table {
     let words: Vec<_> = text.split_whitespace().collect();
     let (first, last) = words[2].split_once('-').unwrap();
@@ -62,7 +63,8 @@ fn tables(texts: &[&str]) -> Vec<Table> {
 
 #[test]
 fn two_million_entries_for_forty_five_thousand_stale_ones_are_worth_it_at_50_and_not_at_40() {
-    // 170,000 keys were written above 2,000,000; 703 of the sampled ones are there, too: 44,992 keys, 2,170,000 / 44,992 = 48.2.
+    // 170,000 keys were written above 2,000,000; 703 of the sampled ones are there, too: 44,992
+    // keys, 2,170,000 / 44,992 = 48.2.
     let above: Vec<_> = (0..2656).map(|key| put(key, 10, 9)).collect();
     let lower: Vec<_> = (2656 - 703..2656 - 703 + 31_250).map(|key| put(key, 10, 1)).collect();
     let counted = Sampled { one_in: 64 }.count(&[sketch(170_000, &above)], &[sketch(2_000_000, &lower)]);
@@ -180,7 +182,8 @@ fn a_filter_is_asked_for_the_keys_of_its_table_only() {
 
 #[test]
 fn filters_find_as_many_as_there_are_once_the_false_ones_are_taken_away() {
-    // 20,000 keys above; of them 600, 400 and 0 in three lower tables of 40,000 keys each: 1000 duplicates, 5 %.
+    // 20,000 keys above; of them 600, 400 and 0 in three lower tables of 40,000 keys each: 1000
+    // duplicates, 5 %.
     let above = ordered(20_000);
     let lower = [0_u64, 600, 1000].map(|from| {
         let shared = [600, 400, 0][[0, 600, 1000].iter().position(|at| *at == from).unwrap()];
@@ -410,7 +413,8 @@ const CALM: Pressure = Pressure {
 
 #[test]
 fn a_merge_ends_before_the_stall_or_does_not_begin() {
-    // 14 tables and 2.5 more each second, 20 are too many: the stall comes after 2.4 s. 1.5 s may last 2.25, 1.7 s 2.55.
+    // 14 tables and 2.5 more each second, 20 are too many: the stall comes after 2.4 s. 1.5 s may
+    // last 2.25, 1.7 s 2.55.
     let parameters = DedupParameters::default();
     let rate = Some(TablesPerSecond(2.5));
     assert_eq!(may_run(&CALM, rate, Seconds(1.5), &parameters), Ok(()));
@@ -429,7 +433,8 @@ fn nothing_runs_while_rocksdb_is_throttled() {
     assert_eq!(ask(Pressure { pending_compaction_bytes: Bytes(499), ..CALM }), Ok(()));
     let unbounded = Pressure { pending_compaction_bytes: Bytes(500), pending_slowdown_bytes: Bytes(0), ..CALM };
     assert_eq!(ask(unbounded), Ok(()));
-    // The usual triggers, 4 and 20: pressed from 8 on. With 10 and 20: from 10 + 10 / 4 = 12 on, not from 20 on.
+    // The usual triggers, 4 and 20: pressed from 8 on. With 10 and 20: from 10 + 10 / 4 = 12 on,
+    // not from 20 on.
     let usual = Pressure { l0_compaction_trigger: 4, l0_slowdown_trigger: 20, ..CALM };
     assert_eq!(ask(Pressure { l0_tables: 7, ..usual }), Ok(()));
     assert_eq!(ask(Pressure { l0_tables: 8, ..usual }), Err(Forbidden::L0Backlog));
@@ -463,7 +468,8 @@ fn the_rate_of_flushes_follows_within_seconds() {
     rate.observe(at(3.0), 21);
     assert_eq!(rate.tables_per_s(), Some(TablesPerSecond(3.25)), "a clock that steps back");
 
-    // Ten minutes of nothing, and then a burst: what it is like is known a second later, and not as an average over all of that.
+    // Ten minutes of nothing, and then a burst: what it is like is known a second later, and not as
+    // an average over all of that.
     rate.observe(at(604.0), 22);
     assert_eq!(rate.tables_per_s(), None);
     rate.observe(at(605.0), 27);

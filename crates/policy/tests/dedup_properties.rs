@@ -15,7 +15,8 @@ use proptest::prelude::*;
 /// Per level, tables by their keys: a key, whether it is a value, and what that takes.
 type Contents = Vec<Vec<BTreeMap<u64, (bool, u32)>>>;
 
-/// Two tables in L0, and below it levels of which each table holds some keys out of a range of its own.
+/// Two tables in L0, and below it levels of which each table holds some keys out of a range of its
+/// own.
 fn contents() -> impl Strategy<Value = Contents> {
     let version = || (any::<bool>(), 0_u32..1000);
     let keys = move |range| prop::collection::btree_map(range, version(), 0..12);
@@ -106,7 +107,8 @@ proptest! {
     }
 }
 
-/// Levels of tables that rise by key; neighbours may share one. Widths and gaps of each, and who is busy.
+/// Levels of tables that rise by key; neighbours may share one. Widths and gaps of each, and who is
+/// busy.
 fn trees() -> impl Strategy<Value = Vec<Table>> {
     let level = |most: usize| prop::collection::vec((0_u8..4, 0_u8..6, 1_u64..5, prop::bool::weighted(0.05)), 0..most);
     (level(3), level(4), level(7), level(12)).prop_map(|(l0, l1, l2, l3)| {
@@ -131,8 +133,9 @@ fn trees() -> impl Strategy<Value = Vec<Table>> {
     })
 }
 
-/// The inputs of a compaction as RocksDB finds them, in sets: level by level, what is taken there is filled up and widened by shared keys,
-/// and all that overlaps what was taken so far comes along in this level and those below it.
+/// The inputs of a compaction as RocksDB finds them, in sets: level by level, what is taken there
+/// is filled up and widened by shared keys, and all that overlaps what was taken so far comes along
+/// in this level and those below it.
 fn naive(tables: &[Table], seeds: &[u64], output_level: u32) -> Option<BTreeSet<u64>> {
     let overlaps =
         |table: &Table, range: (&[u8], &[u8])| table.first.as_slice() <= range.1 && range.0 <= table.last.as_slice();
@@ -221,7 +224,8 @@ proptest! {
         prop_assume!(!able.is_empty());
         let table = able[chosen.index(able.len())];
         let limits = MergeLimits { max_bytes: Bytes::from_mib(max_mib) };
-        // Called with what overlaps it in one level, from the uppermost on, and at last with itself.
+        // Called with what overlaps it in one level, from the uppermost on, and at last with
+        // itself.
         let overlapping = |level: u32| {
             let upper = tables.iter().filter(|upper| upper.level == level);
             upper.filter(|upper| upper.first <= table.last && table.first <= upper.last).map(|upper| upper.number).collect::<BTreeSet<_>>()

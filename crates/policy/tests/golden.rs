@@ -1,4 +1,5 @@
-//! Golden table: situation by situation, the decision that the papers give. The table says how it is written.
+//! Golden table: situation by situation, the decision that the papers give. The table says how it
+//! is written.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod common;

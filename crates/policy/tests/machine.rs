@@ -1,4 +1,5 @@
-//! The machine under any sequence of events: every compaction gets exactly one place, every bound holds, nothing breaks.
+//! The machine under any sequence of events: every compaction gets exactly one place, every bound
+//! holds, nothing breaks.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod common;
@@ -262,7 +263,8 @@ proptest! {
     }
 }
 
-/// As it fades, the sample's place is taken by the prior, which is greater by more than a float can hold.
+/// As it fades, the sample's place is taken by the prior, which is greater by more than a float can
+/// hold.
 #[test]
 fn a_job_of_next_to_no_time_breaks_no_model_when_it_is_old() {
     let mut core = edgepilot();

@@ -1,4 +1,5 @@
-//! What a server without jobs, a pair without jobs, and a federation after twenty of them are predicted to take.
+//! What a server without jobs, a pair without jobs, and a federation after twenty of them are
+//! predicted to take.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod common;
@@ -53,7 +54,8 @@ fn without_jobs_a_pair_is_the_worker_and_the_link() {
     near(added.0, 2.0 * SIZE.as_f64() / 50e6 + 8.0 * 0.005, 1e-9);
     near(remote(&predictor).joules.0, home.joules.0, 1e-9);
 
-    // The owner's compactions turn out to drop half of their input, so that half as much comes back.
+    // The owner's compactions turn out to drop half of their input, so that half as much comes
+    // back.
     let seconds = predictor.local(&id("owner"), JOB).unwrap().seconds.0;
     for _ in 0..200 {
         let halved = JobReport { output_bytes: Bytes(SIZE.0 / 2), ..report("owner", "owner", SIZE.0, seconds, 0.0) };
@@ -64,7 +66,8 @@ fn without_jobs_a_pair_is_the_worker_and_the_link() {
     near(added.0, 1.5 * SIZE.as_f64() / 50e6 + 8.0 * 0.005, 1e-6);
 }
 
-/// A server that sends all of its jobs away never learns its own speed; the jobs of the others tell what jobs are like.
+/// A server that sends all of its jobs away never learns its own speed; the jobs of the others tell
+/// what jobs are like.
 #[test]
 fn a_server_without_jobs_is_compared_by_what_jobs_took_elsewhere() {
     let samples = [("high", 1.0), ("low", 0.2)].map(|(name, speed)| LoadSample { core_speed: speed, ..idle(name) });
@@ -81,7 +84,8 @@ fn a_server_without_jobs_is_compared_by_what_jobs_took_elsewhere() {
     near(high, 3.0 * (SIZE.as_f64() / 200e6 + 0.01), 0.02);
 }
 
-/// A compaction of level 0 merges more sorted runs than a deeper one, which costs it more for each byte.
+/// A compaction of level 0 merges more sorted runs than a deeper one, which costs it more for each
+/// byte.
 #[test]
 fn jobs_of_both_kinds_are_predicted_each_by_its_own_like() {
     let mut predictor = predictor(&[idle("server")]);
@@ -108,7 +112,8 @@ fn jobs_of_both_kinds_are_predicted_each_by_its_own_like() {
     near(predictor.local(&id("server"), JOB).unwrap().seconds.0, 64.0 * 0.030, 0.02);
 }
 
-/// The prior adds transfer to computation, while read-ahead overlaps them: the pair's own jobs correct that.
+/// The prior adds transfer to computation, while read-ahead overlaps them: the pair's own jobs
+/// correct that.
 #[test]
 fn twenty_jobs_correct_what_the_prior_of_a_pair_gets_wrong() {
     let worker = LoadSample { core_speed: 2.0, link: link(200e6, 0.001), ..idle("worker") };

@@ -34,7 +34,8 @@ impl Store {
     }
 }
 
-/// ECO-KVS section VII-D: "the predicted input rate converges to the actual input rate within a short period of 3-5 seconds".
+/// ECO-KVS section VII-D: "the predicted input rate converges to the actual input rate within a
+/// short period of 3-5 seconds".
 #[test]
 fn after_a_step_the_rate_converges_in_three_to_five_seconds() {
     for (before, after) in [(10e6, 40e6), (40e6, 10e6), (1.0, 20e6)] {
@@ -54,7 +55,8 @@ fn after_a_step_the_rate_converges_in_three_to_five_seconds() {
     }
 }
 
-/// ECO-KVS section VII-D: an average error rate of approximately 3.6 %, over a load that changes now and then.
+/// ECO-KVS section VII-D: an average error rate of approximately 3.6 %, over a load that changes
+/// now and then.
 #[test]
 fn the_mean_error_of_a_load_that_changes_now_and_then_is_a_few_percent() {
     let mut rate = InputRate::new(&RateParameters::default());

@@ -39,8 +39,8 @@ impl Noise {
 /// Rows of an ordinary least-squares problem, each already multiplied by the root of its weight.
 type Rows = Vec<(f64, f64, f64)>;
 
-/// The documented cost, written out as rows (the samples by age, and the prior's shape at the level of the samples), and
-/// the factor that the line is multiplied with in the end.
+/// The documented cost, written out as rows (the samples by age, and the prior's shape at the level
+/// of the samples), and the factor that the line is multiplied with in the end.
 fn rows(w: &Weights, prior: Line, samples: &[(Bytes, f64)]) -> (Rows, f64) {
     let unit = w.reference_bytes.as_f64();
     let weigh = |x: f64| match w.weighting {
@@ -103,7 +103,8 @@ fn lines() -> impl Strategy<Value = Line> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever came in, the line is that of closed-form weighted least squares where that has no negative coefficient.
+    /// Whatever came in, the line is that of closed-form weighted least squares where that has no
+    /// negative coefficient.
     #[test]
     fn the_recursion_gives_the_closed_form(samples in samples(), prior in lines(), relative in any::<bool>(), forgetting in 0.8f64..=1.0) {
         let weighting = if relative { Weighting::Relative } else { Weighting::Absolute };
@@ -148,7 +149,8 @@ proptest! {
     }
 }
 
-/// Textbook recursive least squares in covariance form, for well-spread samples: the other form of the same recursion.
+/// Textbook recursive least squares in covariance form, for well-spread samples: the other form of
+/// the same recursion.
 #[test]
 fn the_recursion_agrees_with_the_covariance_form() {
     let w = Weights { prior_samples: 1e-9, shape_samples: 1e-9, ..weights() };
@@ -229,7 +231,8 @@ fn a_server_that_slows_down_is_followed() {
     assert!((ratio - 1.0).abs() < 0.01, "after 300 jobs at the new speed: {ratio}");
 }
 
-/// Mean relative error against the truth, over small and over large jobs, after `jobs` noisy samples.
+/// Mean relative error against the truth, over small and over large jobs, after `jobs` noisy
+/// samples.
 fn error_against_truth(weighting: Weighting, seed: u64, jobs: usize) -> [f64; 2] {
     let truth = Line { a: 2e-8, b: 0.3 };
     let mut noise = Noise(seed);

@@ -1,4 +1,5 @@
-//! What an event loop cannot do without waiting: it hands it on, keeps each client's order, and serves everybody else meanwhile.
+//! What an event loop cannot do without waiting: it hands it on, keeps each client's order, and
+//! serves everybody else meanwhile.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 

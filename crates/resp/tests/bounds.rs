@@ -219,7 +219,8 @@ fn a_full_store_takes_what_makes_it_smaller() {
         assert_eq!(wire.ask(words), answer, "{words}");
         assert!(text(other.reply()).starts_with("-OOM "));
     }
-    // As in Redis a transaction with a refused command is none. There may be room in between, so until one is refused.
+    // As in Redis a transaction with a refused command is none. There may be room in between, so
+    // until one is refused.
     let refused = (0..10_000).any(|_| {
         let _ = is_refused(&mut wire, "more");
         assert_eq!(wire.ask("MULTI"), "+OK\r\n");

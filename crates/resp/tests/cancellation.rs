@@ -303,7 +303,8 @@ fn a_number_whose_reply_cannot_fit_is_refused_before_anything_is_done() {
             "{request}: {reply}"
         );
     }
-    // The shortest element is known where all are at hand: seven bytes here, fifteen with a value of two.
+    // The shortest element is known where all are at hand: seven bytes here, fifteen with a value
+    // of two.
     for (fits, too_many) in [
         ("SRANDMEMBER few -250", "SRANDMEMBER few -286"),
         ("HRANDFIELD pairs -132 WITHVALUES", "HRANDFIELD pairs -134 WITHVALUES"),

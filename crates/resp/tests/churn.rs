@@ -1,5 +1,6 @@
-//! Collections and the keyspace under churn: however long it goes on, no step of a client comes to cost many times what it does at first. What is
-//! judged is what reads step over, not how long that takes.
+//! Collections and the keyspace under churn: however long it goes on, no step of a client comes to
+//! cost many times what it does at first. What is judged is what reads step over, not how long that
+//! takes.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -20,10 +21,12 @@ const FUZZ_SECONDS: &str = "ECOTONE_FUZZ_SECONDS";
 /// Members that stay.
 const LIVE: u64 = 500;
 
-/// Steps of a round: without anybody who cleans up, the last ones step over more than 20,000 entries each.
+/// Steps of a round: without anybody who cleans up, the last ones step over more than 20,000
+/// entries each.
 const STEPS: u64 = 600;
 
-/// What one step may step over, twice as much as lives; a fresh one visits as many entries and more.
+/// What one step may step over, twice as much as lives; a fresh one visits as many entries and
+/// more.
 const MAX_SKIPPED: u64 = 2 * LIVE;
 
 fn skipped(service: &Service) -> u64 {
@@ -131,7 +134,8 @@ fn no_step_comes_to_cost_many_times_what_it_does_at_first() {
     assert!(service.keyspace.rewritten_collections() > 0);
 }
 
-/// Members, scores, times, cursors and who watches: nobody can tell that a collection was made anew, but by the time that it takes to read.
+/// Members, scores, times, cursors and who watches: nobody can tell that a collection was made
+/// anew, but by the time that it takes to read.
 #[test]
 fn a_collection_that_is_made_anew_is_the_same() {
     let served = Served::with(Limits::default(), StoreOptions::default(), 1);

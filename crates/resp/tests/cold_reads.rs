@@ -1,4 +1,5 @@
-//! What is not in memory: clients that ask for it get it in their order, whoever waits for the device.
+//! What is not in memory: clients that ask for it get it in their order, whoever waits for the
+//! device.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -72,7 +73,8 @@ fn cold_with(uses_io_uring: bool, options: StoreOptions) -> Served {
     served
 }
 
-/// Whether the kernel reads without a thread that waits, and forgets the files in `directory` when it is told to: said aloud where not.
+/// Whether the kernel reads without a thread that waits, and forgets the files in `directory` when
+/// it is told to: said aloud where not.
 fn kernel_reads(directory: &Path) -> bool {
     let file = File::open(directory.join("STORE")).unwrap();
     let told = preadv2(&file, &mut [IoSliceMut::new(&mut [0; 8])], 0, ReadWriteFlags::NOWAIT);
@@ -279,7 +281,8 @@ fn one_command_reads_together(options: StoreOptions) {
     forget(served.directory.path());
     let kernel_reads = kernel_reads(served.directory.path());
     for first in (0..KEYS).step_by(40) {
-        // Not in the order that they were written in: the kernel would read ahead, and may be done before it is asked again.
+        // Not in the order that they were written in: the kernel would read ahead, and may be done
+        // before it is asked again.
         let numbers = (first..first + 40).map(|step| step * STRIDE % KEYS);
         let keys: Vec<_> = numbers.map(|number| format!("text:{number}")).collect();
         let before = waited(&served);

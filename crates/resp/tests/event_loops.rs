@@ -121,7 +121,8 @@ fn goes_to_and_fro<S: Read + Write>(mut client: Asking<S>, name: &str, rounds: u
         round += 1;
         event_loops.insert(client.event_loop());
         assert_eq!(client.ask(&format!("INCR {name}")), format!(":{round}"));
-        // A pipeline of which the last request comes in two pieces, each perhaps on an event loop of its own.
+        // A pipeline of which the last request comes in two pieces, each perhaps on an event loop
+        // of its own.
         let whole: Vec<u8> = (0..5).flat_map(|at| request(&words(&format!("ECHO {round}-{at}")))).collect();
         let cut = whole.len() - 7;
         client.send(&whole[..cut]);
@@ -213,8 +214,9 @@ fn those_who_ask_are_dealt_out_evenly_and_others_stay() {
     let of_event_loop_1 = |clients: &mut dyn Iterator<Item = &mut Asking<TcpStream>>| {
         clients.map(|client| client.event_loop()).filter(|event_loop| *event_loop == 1).count()
     };
-    // An event loop answers a client before it looks whether that one was dealt elsewhere. So whoever it answered last may have a part in a deal that came
-    // afterwards, and take its turn among the others.
+    // An event loop answers a client before it looks whether that one was dealt elsewhere. So
+    // whoever it answered last may have a part in a deal that came afterwards, and take its turn
+    // among the others.
     let half_of_8 = 3..=5;
     let moved = of_event_loop_1(&mut clients.iter_mut().step_by(2));
     assert!(half_of_8.contains(&moved), "{moved}");
@@ -228,7 +230,8 @@ fn those_who_ask_are_dealt_out_evenly_and_others_stay() {
     assert_eq!(of_event_loop_1(&mut clients.iter_mut()), 0);
     // More than there are is all.
     server.use_event_loops(1000);
-    // Sixteen that ask for nothing are on the first event loop; who comes is dealt out all the same.
+    // Sixteen that ask for nothing are on the first event loop; who comes is dealt out all the
+    // same.
     let mut late: Vec<_> = (0..8).map(|_| connect()).collect();
     let of_late = of_event_loop_1(&mut late.iter_mut());
     assert!(half_of_8.contains(&of_late), "{of_late}");
@@ -271,7 +274,8 @@ fn who_is_on_another_event_loop_is_killed_and_stopped_like_anybody() {
     assert!(service.clients.is_empty());
 }
 
-/// Keeps one event loop busy for as long as `is_over` says so, by what is dear to carry out and cheap to ask for.
+/// Keeps one event loop busy for as long as `is_over` says so, by what is dear to carry out and
+/// cheap to ask for.
 fn load(server: &Server, is_over: &AtomicBool) {
     let mut wire = Wire::to(server.listening().addresses[0]);
     let pipeline = request(&words("SDIFF set set")).repeat(200);

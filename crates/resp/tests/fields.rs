@@ -1,4 +1,5 @@
-//! Names of fields that clients and those who watch servers look for, compared with those of a real server: of version 7.0 or 7.2.
+//! Names of fields that clients and those who watch servers look for, compared with those of a real
+//! server: of version 7.0 or 7.2.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -98,7 +99,8 @@ fn hello_tells_the_same_names_in_the_same_order() {
     let word = |line: &str| line.starts_with(|first: char| first.is_ascii_lowercase());
     let names = |reply: Vec<u8>| -> Vec<String> {
         let reply = String::from_utf8(reply).unwrap();
-        // Names and those values that are words: which version of which server it is does not concern a client.
+        // Names and those values that are words: which version of which server it is does not
+        // concern a client.
         reply.lines().filter(|line| word(line)).map(str::to_owned).collect()
     };
     for request in ["HELLO", "HELLO 2", "HELLO 3", "HELLO 3 SETNAME a", "HELLO 2"] {

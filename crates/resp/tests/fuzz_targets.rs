@@ -1,4 +1,5 @@
-//! The fuzz targets, on the stable compiler: their checked-in inputs and mutations of them, the same in every run. See `fuzz/README.md`.
+//! The fuzz targets, on the stable compiler: their checked-in inputs and mutations of them, the
+//! same in every run. See `fuzz/README.md`.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -31,7 +32,8 @@ impl Random {
     }
 }
 
-/// One of `seeds`, changed in some places, put together with another, or an input without any likeness.
+/// One of `seeds`, changed in some places, put together with another, or an input without any
+/// likeness.
 fn mutated(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     if random.below(4) == 0 {
         let length = random.below(200);
@@ -57,7 +59,8 @@ fn mutated(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     input
 }
 
-/// Gives `target` its seeds and `mutations` of them, and more until the time is over that [`FUZZ_SECONDS`] gives.
+/// Gives `target` its seeds and `mutations` of them, and more until the time is over that
+/// [`FUZZ_SECONDS`] gives.
 fn fuzz(name: &str, target: fn(&[u8]), mutations: u64) {
     let folder = format!("{}/fuzz/seeds/{name}", env!("CARGO_MANIFEST_DIR"));
     let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();

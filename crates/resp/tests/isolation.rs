@@ -17,14 +17,15 @@ use ecotone_resp::service::Limits;
 /// Elements of each large collection.
 const ELEMENTS: usize = 300;
 
-/// Memtables are so small that transactions are told from tables as well, and while they are flushed.
+/// Memtables are so small that transactions are told from tables as well, and while they are
+/// flushed.
 const FLUSHED_BYTES: u64 = 64 << 10;
 
 /// Transactions of each of two writers.
 const TRANSACTIONS: u64 = 40;
 
-/// One transaction that gives everything there is the mark `mark`: strings, small and large collections, those of one kind in place and
-/// those of another deleted and made anew.
+/// One transaction that gives everything there is the mark `mark`: strings, small and large
+/// collections, those of one kind in place and those of another deleted and made anew.
 fn transaction(mark: &str) -> Vec<u8> {
     let numbered = |prefix: &str| (0..ELEMENTS).map(|number| format!("{prefix}{number}")).collect::<Vec<_>>();
     let fields = numbered("f");

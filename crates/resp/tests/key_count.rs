@@ -1,4 +1,5 @@
-//! How many keys INFO tells, against how many there are: whatever was deleted, overwritten, tagged, given a time, or collected.
+//! How many keys INFO tells, against how many there are: whatever was deleted, overwritten, tagged,
+//! given a time, or collected.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 

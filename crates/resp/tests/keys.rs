@@ -1,4 +1,5 @@
-//! Keys, whatever they hold: requests and the replies of Redis 7.0.15 to them, large collections, whole scans.
+//! Keys, whatever they hold: requests and the replies of Redis 7.0.15 to them, large collections,
+//! whole scans.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 

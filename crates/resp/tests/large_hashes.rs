@@ -1,5 +1,5 @@
-//! Hashes as they grow: across the border between small and large, deleted and moved as a whole, scanned and drawn from; and the bytes that
-//! are stored.
+//! Hashes as they grow: across the border between small and large, deleted and moved as a whole,
+//! scanned and drawn from; and the bytes that are stored.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 

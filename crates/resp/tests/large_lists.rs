@@ -1,5 +1,5 @@
-//! Lists as they grow: across the border between small and large, deleted and moved as a whole, beside a model; and the bytes that are
-//! stored.
+//! Lists as they grow: across the border between small and large, deleted and moved as a whole,
+//! beside a model; and the bytes that are stored.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 

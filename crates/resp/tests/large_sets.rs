@@ -1,4 +1,5 @@
-//! Sets as they grow: deleted and moved as a whole, combined, scanned and drawn from; and the bytes that are stored.
+//! Sets as they grow: deleted and moved as a whole, combined, scanned and drawn from; and the bytes
+//! that are stored.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -118,7 +119,8 @@ fn sets_are_stored_as_these_bytes() {
     assert_eq!(fixture.stored(&[b"c", &collection[..]].concat()), (0, b"large".to_vec()));
 }
 
-/// Removes all but the last `left` in the order of their hashes: a draw has to get past most of what was there.
+/// Removes all but the last `left` in the order of their hashes: a draw has to get past most of
+/// what was there.
 fn leave_the_last(client: &mut TestClient<'_>, key: &str, left: usize) -> Members {
     let all = texts(client.ask(&format!("SMEMBERS {key}")).as_bytes());
     let (gone, stay) = all.split_at(all.len() - left);

@@ -1,5 +1,5 @@
-//! How clients are let go: those that do nothing, take nothing, are killed, or are there when the server stops; and that limits which
-//! change hold for who is there.
+//! How clients are let go: those that do nothing, take nothing, are killed, or are there when the
+//! server stops; and that limits which change hold for who is there.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -33,7 +33,8 @@ fn served(limits: Limits, event_loops: usize) -> Served {
     )
 }
 
-/// A client that is owed many replies of 1 MiB and takes none. They are asked for by others than `other`.
+/// A client that is owed many replies of 1 MiB and takes none. They are asked for by others than
+/// `other`.
 fn stuck(served: &Served, other: &mut Wire) -> TcpStream {
     other.send(&request(&[b"SET", b"big", &vec![b'x'; 1 << 20]]));
     assert_eq!(other.reply(), b"+OK\r\n");
@@ -45,7 +46,8 @@ fn stuck(served: &Served, other: &mut Wire) -> TcpStream {
         let of = all.iter().find(|client| client.address == address);
         of.map_or(0, |client| client.buffers.sending_bytes.load(Ordering::Relaxed))
     };
-    // It is sent what fits between the two; the next reply is then owed for as long as it reads nothing.
+    // It is sent what fits between the two; the next reply is then owed for as long as it reads
+    // nothing.
     until("it is owed something", || owed() > 0);
     stuck
 }
@@ -84,7 +86,8 @@ fn a_slow_client_lives_while_it_takes_something_and_not_longer() {
     let listen = Listen { addresses: any_port(), socket: Some(socket.clone()), ..Listen::default() };
     let served = Served::listening(&listen, Limits { send: limit, ..Limits::default() });
     let mut other = Wire::to(served.address());
-    // The kernel keeps about 200 KiB for a Unix socket, and says that there is room only when three quarters of it are empty.
+    // The kernel keeps about 200 KiB for a Unix socket, and says that there is room only when three
+    // quarters of it are empty.
     let value = vec![b'x'; 400 << 10];
     other.send(&request(&[b"SET", b"big", &value]));
     assert_eq!(other.reply(), b"+OK\r\n");

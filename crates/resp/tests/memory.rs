@@ -1,4 +1,5 @@
-//! What one command collects, builds and writes takes bounded memory: it is done whole, or refused with the name of the limit and not at all.
+//! What one command collects, builds and writes takes bounded memory: it is done whole, or refused
+//! with the name of the limit and not at all.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -31,7 +32,8 @@ fn element(number: usize) -> String {
     format!("{number:0ELEMENT_BYTES$}")
 }
 
-/// A server with 3 MB in each of a set, a hash, a sorted set, a list and in strings; `limits` hold from then on.
+/// A server with 3 MB in each of a set, a hash, a sorted set, a list and in strings; `limits` hold
+/// from then on.
 fn loaded(limits: Limits) -> (Served, Wire) {
     let served = Served::with(Limits::default(), StoreOptions::default().with_separation(128), 1);
     let mut wire = Wire::to(served.address());

@@ -1,4 +1,5 @@
-//! What a pipeline costs the store: its writes are one batch, one record of the log and one sync; its reads are one lookup.
+//! What a pipeline costs the store: its writes are one batch, one record of the log and one sync;
+//! its reads are one lookup.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -17,7 +18,8 @@ use ecotone_resp::service::Limits;
 /// Requests of a pipeline.
 const DEEP: usize = 16;
 
-/// A server whose store counts nothing but what clients make it do: on one event loop, and nothing is old enough to be noted or reclaimed.
+/// A server whose store counts nothing but what clients make it do: on one event loop, and nothing
+/// is old enough to be noted or reclaimed.
 fn served(durability: Durability) -> Served {
     let options = StoreOptions { durability, ..StoreOptions::default() }.with_separation(128);
     Served::with(Limits::default(), options, 1)
@@ -40,7 +42,8 @@ fn gets() -> Vec<Vec<u8>> {
     (0..DEEP).map(|number| request(&[b"GET", &key(number)])).collect()
 }
 
-/// What the store has done when all of `pieces` were sent, each after the replies to the one before.
+/// What the store has done when all of `pieces` were sent, each after the replies to the one
+/// before.
 fn done(served: &Served, pieces: &[Vec<u8>], replies: usize) -> Counters {
     let counters = || served.service.keyspace.store().counters();
     let before = counters();
@@ -87,7 +90,8 @@ fn the_reads_of_a_pipeline_are_one_lookup_and_each_key_is_looked_up_once() {
     for is_flushed in [false, true] {
         if is_flushed {
             served.service.keyspace.store().flush(true).unwrap();
-            // Into memory: what would wait for the device is read by another thread, where it waits.
+            // Into memory: what would wait for the device is read by another thread, where it
+            // waits.
             done(&served, &gets(), 1);
         }
         let pipeline = done(&served, &[gets().concat()], DEEP);
@@ -159,7 +163,8 @@ fn who_never_reads_may_send_no_more_than_it_may_be_owed() {
     let echoes = request(&[b"ECHO", &[b'x'; 60_000]]).repeat(100);
     let mut other = Wire::to(served.address());
     let (mut sent, mut refused_in_a_row) = (0, 0);
-    // Until neither the kernel nor the server takes more, however often others are served meanwhile.
+    // Until neither the kernel nor the server takes more, however often others are served
+    // meanwhile.
     while refused_in_a_row < 1000 {
         match asking.write(&echoes) {
             Ok(bytes) => (sent, refused_in_a_row) = (sent + bytes, 0),
@@ -173,7 +178,8 @@ fn who_never_reads_may_send_no_more_than_it_may_be_owed() {
     served.server.stop();
 }
 
-/// Others take the processor for a while now and then; who is held up by the server is so every time.
+/// Others take the processor for a while now and then; who is held up by the server is so every
+/// time.
 const TRIES: usize = 3;
 
 #[test]
@@ -206,7 +212,8 @@ fn one_that_reads_long_values_for_short_replies_holds_up_nobody() {
             (longest, all)
         })
         .collect();
-    // Each of the five in turn has had one round before: it takes a five hundredth of all, and ten times as much is allowed.
+    // Each of the five in turn has had one round before: it takes a five hundredth of all, and ten
+    // times as much is allowed.
     assert!(waited.iter().any(|(longest, all)| *longest < *all / 10), "{waited:?}");
     served.server.stop();
 }
@@ -234,7 +241,8 @@ fn what_is_read_before_it_is_synced_is_not_told() {
         assert_eq!(wire.ask(request), reply);
         assert_eq!(syncs(), before + 1, "{request} has waited for a sync");
     }
-    // Also where it is read in one round, and what comes behind it in another, on a thread that has waited for its latch.
+    // Also where it is read in one round, and what comes behind it in another, on a thread that has
+    // waited for its latch.
     let mut holder = WriteGroup::new(keyspace.clone());
     assert!(holder.hold(&[Slot::of(b"k")], Blocking::Never));
     let before = syncs();

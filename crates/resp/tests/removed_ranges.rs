@@ -1,4 +1,5 @@
-//! Elements that are removed as a range: within a group as after its commit, beside a model, and without memory for each of them.
+//! Elements that are removed as a range: within a group as after its commit, beside a model, and
+//! without memory for each of them.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -84,7 +85,8 @@ proptest! {
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Set(sub_key) => {
-                    // A group keeps short ones, longer ones and those that find no room beside these in different places.
+                    // A group keeps short ones, longer ones and those that find no room beside
+                    // these in different places.
                     let value = number.to_be_bytes().repeat([1, 3, 40, 4000, 0][number % 5]);
                     group.keys(Blocking::Allowed).set_element(id, &[&[sub_key]], &value).unwrap();
                     model.insert(vec![sub_key], value);

@@ -332,7 +332,8 @@ fn a_server_that_stops_sends_what_it_owes_and_owes_nothing_that_it_did_not_do() 
         let address = served.address();
         let Served { server, service, directory } = served;
         let told = [const { AtomicU64::new(0) }; CLIENTS];
-        // Each sends without end, and counts what it is told, until the server has closed the connection.
+        // Each sends without end, and counts what it is told, until the server has closed the
+        // connection.
         let counts: Vec<usize> = std::thread::scope(|scope| {
             let told = &told;
             let clients: Vec<_> = (0..CLIENTS)
@@ -467,7 +468,8 @@ fn so_does_who_leaves_while_no_more_of_it_may_be_kept() {
     let mut wire = Wire::to(served.address());
     wire.send(&request(&[b"WAIT", b"1", b"3600000"]));
     served.until_clients(1);
-    // Its end stands behind what nobody reads: it may send no more once half of its limit is taken. The rest is in the kernel's hands.
+    // Its end stands behind what nobody reads: it may send no more once half of its limit is taken.
+    // The rest is in the kernel's hands.
     wire.send(&request(&[b"PING"]).repeat(7_000));
     drop(wire);
     served.until_clients(0);

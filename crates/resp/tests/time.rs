@@ -1,4 +1,5 @@
-//! The time by which keys expire, from one life of a store to the next: what a client has found gone stays gone.
+//! The time by which keys expire, from one life of a store to the next: what a client has found
+//! gone stays gone.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 

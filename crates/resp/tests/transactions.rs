@@ -127,7 +127,8 @@ fn a_transaction_that_looks_at_all_keys_waits_for_whoever_writes_one() {
 fn to_remove_all_keys_concerns_who_watches_one_that_is_there() {
     let fixture = Fixture::new();
     let (mut one, mut other) = (fixture.client(), fixture.client());
-    // Before, between and after: what is done, and whether the transaction of who watches is carried out.
+    // Before, between and after: what is done, and whether the transaction of who watches is
+    // carried out.
     for flush in ["FLUSHALL", "FLUSHDB"] {
         for (before, then, expected) in [
             ("PING", "PING", "*1\r\n+PONG\r\n"),

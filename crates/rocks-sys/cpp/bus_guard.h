@@ -1,8 +1,9 @@
 // Memory of a file whose pages the kernel may not be able to give.
 //
-// A page that it cannot give (the device has failed, the file was cut by someone else) raises SIGBUS, which ends a process. In memory that is
-// guarded, a page of nobody's takes its place: the access goes on there, and who made it asks afterwards whether it has failed. (The
-// way of systemd's journal.) Others' SIGBUS go where they went before.
+// A page that it cannot give (the device has failed, the file was cut by someone else) raises
+// SIGBUS, which ends a process. In memory that is guarded, a page of nobody's takes its place: the
+// access goes on there, and who made it asks afterwards whether it has failed. (The way of
+// systemd's journal.) Others' SIGBUS go where they went before.
 //
 // Threads: any.
 #pragma once

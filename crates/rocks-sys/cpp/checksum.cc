@@ -18,8 +18,8 @@ namespace {
 using namespace ROCKSDB_NAMESPACE;
 
 #if defined(__x86_64__)
-// RocksDB chooses its crc32c when it is compiled, and for the oldest x86-64 that is a table; this one asks the CPU, and is several
-// times faster.
+// RocksDB chooses its crc32c when it is compiled, and for the oldest x86-64 that is a table; this
+// one asks the CPU, and is several times faster.
 __attribute__((target("sse4.2"))) uint32_t ExtendByInstruction(uint32_t crc, const char* data, size_t n) {
   uint64_t state = ~crc;
   for (; n >= 8; n -= 8, data += 8) {

@@ -12,7 +12,8 @@ namespace ecotone {
 
 using namespace ROCKSDB_NAMESPACE;
 
-// Shared by the file system and every file opened through it; drops its Rust state with the last of them. Threads: any.
+// Shared by the file system and every file opened through it; drops its Rust state with the last of
+// them. Threads: any.
 class FileHooks {
  public:
   explicit FileHooks(const ecotone_file_hooks& calls) : calls_(calls) {}
@@ -74,7 +75,8 @@ std::unique_ptr<FSDirectory> NewRemoteDirectory();
 // A local file that is read by calls; see local_file.cc.
 IOStatus NewLocalRandomAccessFile(const std::string& path, std::unique_ptr<FSRandomAccessFile>* result);
 
-// Local files whose changes the tap sees. `len` is where writing goes on; a file that is `reused` holds more behind that.
+// Local files whose changes the tap sees. `len` is where writing goes on; a file that is `reused`
+// holds more behind that.
 std::unique_ptr<FSWritableFile> NewTappedFile(const std::shared_ptr<FileHooks>& hooks, const std::string& path,
                                               std::unique_ptr<FSWritableFile>&& file, uint64_t len, bool reused);
 std::unique_ptr<FSRandomRWFile> NewTappedRandomRWFile(const std::shared_ptr<FileHooks>& hooks, const std::string& path,

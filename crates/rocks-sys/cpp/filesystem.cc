@@ -1,7 +1,9 @@
-// The file system under RocksDB: the operating system's, with a tap on writes, moved names, and files that are elsewhere.
+// The file system under RocksDB: the operating system's, with a tap on writes, moved names, and
+// files that are elsewhere.
 //
-// Every operation goes the same way: is it elsewhere? where does the name lead? do it; tell the tap. Where a hook is absent
-// its step is gone, and without a tap the files RocksDB writes are the operating system's own.
+// Every operation goes the same way: is it elsewhere? where does the name lead? do it; tell the
+// tap. Where a hook is absent its step is gone, and without a tap the files RocksDB writes are the
+// operating system's own.
 
 #include "file_hooks.h"
 #include "mapped_log.h"
@@ -412,8 +414,8 @@ class HookedFileSystem : public FileSystemWrapper {
     return IsOurs(path);
   }
 
-  // With both hooks the names are another server's, and what it calls its own must not be written to this disk: only
-  // where a name is led may anything change. Reads are left alone.
+  // With both hooks the names are another server's, and what it calls its own must not be written
+  // to this disk: only where a name is led may anything change. Reads are left alone.
   IOStatus IsOurs(const std::string& path) const {
     if (!hooks_->has_remap() || !hooks_->has_remote()) {
       return IOStatus::OK();

@@ -1,8 +1,10 @@
-// Files of this machine that are read at random, by calls: RocksDB's own, but that a thread may ask not to be made to wait.
+// Files of this machine that are read at random, by calls: RocksDB's own, but that a thread may ask
+// not to be made to wait.
 //
-// Such a thread gets what the kernel has in memory. Of the rest it is told Busy, though the kernel may begin to read it ahead; so it is
-// of a file that is not open yet. Nothing is cached of that answer: who may wait asks again. What it was not given can be noted, for who
-// waits for it otherwise.
+// Such a thread gets what the kernel has in memory. Of the rest it is told Busy, though the kernel
+// may begin to read it ahead; so it is of a file that is not open yet. Nothing is cached of that
+// answer: who may wait asks again. What it was not given can be noted, for who waits for it
+// otherwise.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -113,7 +115,8 @@ class LocalRandomAccessFile : public FSRandomAccessFile {
     *result = Slice(scratch, 0);
     iovec into{scratch, n};
     const ssize_t read = preadv2(fd_, &into, 1, static_cast<off_t>(offset), RWF_NOWAIT);
-    // A part of it is there, or the file ends, or the file system cannot tell: who may wait finds out, errors included.
+    // A part of it is there, or the file ends, or the file system cannot tell: who may wait finds
+    // out, errors included.
     if (read < 0 || static_cast<size_t>(read) < n) {
       // Where the file system cannot tell it would be missed again.
       if (read >= 0 || errno == EAGAIN) {

@@ -21,11 +21,13 @@ namespace {
 constexpr uint64_t kWindowBytes = 256 * 1024;
 // Longer appends are calls: they cost no more then.
 constexpr uint64_t kMostCopiedBytes = 64 * 1024;
-// A file whose last window was filled so soon has its next pages filled with zeros and made writable ahead. They are written by the
-// next sync even if nothing was appended to them: with one sync a second that is a tenth of what is appended at most.
+// A file whose last window was filled so soon has its next pages filled with zeros and made
+// writable ahead. They are written by the next sync even if nothing was appended to them: with one
+// sync a second that is a tenth of what is appended at most.
 constexpr int64_t kSoonMs = 100;
-// Such a window is left when it has not been filled so soon: its pages are in large folios, of which each sync writes the whole
-// for one byte that was appended in memory, and one block for a byte that was appended by a call.
+// Such a window is left when it has not been filled so soon: its pages are in large folios, of
+// which each sync writes the whole for one byte that was appended in memory, and one block for a
+// byte that was appended by a call.
 constexpr int64_t kLateMs = 1000;
 // A shorter window is not worth its calls.
 constexpr uint64_t kLeastWindowBytes = 64 * 1024;
@@ -49,8 +51,8 @@ int64_t NowMs() {
 uint64_t PageBegin(uint64_t offset) { return offset - offset % kPageBytes; }
 uint64_t PageEnd(uint64_t offset) { return PageBegin(offset + kPageBytes - 1); }
 
-// File systems of which it is known that what they have reserved can be written later. Not btrfs, which writes elsewhere, nor those
-// on the network; of an overlay nobody knows what is below.
+// File systems of which it is known that what they have reserved can be written later. Not btrfs,
+// which writes elsewhere, nor those on the network; of an overlay nobody knows what is below.
 bool ReservesForCertain(int fd) {
   struct statfs found;
   if (fstatfs(fd, &found) != 0) {
@@ -131,7 +133,8 @@ int MappedFile::Append(const ecotone_bytes* parts, size_t count) {
 }
 
 void MappedFile::TakeBack(uint64_t len) {
-  // What is there now was appended by a call or lies in the window, which a trim cuts off either way.
+  // What is there now was appended by a call or lies in the window, which a trim cuts off either
+  // way.
   reserved_ = std::max(reserved_, len_.load(std::memory_order_relaxed));
   len_.store(len, std::memory_order_release);
 }
@@ -164,16 +167,18 @@ bool MappedFile::Move(uint64_t begin, uint64_t end) {
   moved_at_ms_ = now;
   reserved_ = std::max(reserved_, to);
   if (fallocate(fd_, 0, static_cast<off_t>(from), static_cast<off_t>(to - from)) == 0) {
-    // A call brings pages into memory in large folios, at half of what it costs to fault each of them in. Where it fails they are.
+    // A call brings pages into memory in large folios, at half of what it costs to fault each of
+    // them in. Where it fails they are.
     const bool is_large = touches && WriteAt(fd_, begin, zeros, to - begin) == 0;
     void* window = mmap(nullptr, to - from, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(from));
     const bool mapped = window != MAP_FAILED;
     guard_ = mapped ? Guard(static_cast<char*>(window), to - from) : kNoGuard;
     if (guard_ != kNoGuard) {
-      // Without it the kernel reads ahead on each fault, in folios of many pages that are then dirty and written as a whole.
+      // Without it the kernel reads ahead on each fault, in folios of many pages that are then
+      // dirty and written as a whole.
       madvise(window, to - from, MADV_RANDOM);
-      // Pages are asked for at once, before they are touched: one after the other costs more. By what is done else they are clean until
-      // they are written, so a sync does not write them.
+      // Pages are asked for at once, before they are touched: one after the other costs more. By
+      // what is done else they are clean until they are written, so a sync does not write them.
       if (!(touches && madvise(window, to - from, MADV_POPULATE_WRITE) == 0)) {
         madvise(window, to - from, MADV_WILLNEED);
       }
@@ -187,7 +192,8 @@ bool MappedFile::Move(uint64_t begin, uint64_t end) {
       munmap(window, to - from);
     }
   }
-  // There may be room for less, or some was reserved: give it back, and try again after as much as a window holds.
+  // There may be room for less, or some was reserved: give it back, and try again after as much as
+  // a window holds.
   plain_until_ = begin + kWindowBytes;
   Trim();
   return false;

@@ -35,7 +35,8 @@ struct Memory {
 using Tree = MemtableTree<Order, Memory>;
 using EntryCheck = std::function<Status(const char* entry, bool allow_data_in_errors)>;
 
-// What RocksDB asks for with paranoid_memory_checks or checksums of memtable entries; nothing of ours turns those on.
+// What RocksDB asks for with paranoid_memory_checks or checksums of memtable entries; nothing of
+// ours turns those on.
 Status Checked(const char* entry, bool allow_data_in_errors, const EntryCheck& check) {
   return entry != nullptr && check ? check(entry, allow_data_in_errors) : Status::OK();
 }
@@ -151,8 +152,8 @@ class TreeMemtable final : public MemTableRep {
   Tree tree_;
 };
 
-// Says that it is the skip list: nothing on disk depends on which it was, and so whoever reads the OPTIONS file of a store, a worker or a tool
-// of RocksDB's, opens it with what every RocksDB has.
+// Says that it is the skip list: nothing on disk depends on which it was, and so whoever reads the
+// OPTIONS file of a store, a worker or a tool of RocksDB's, opens it with what every RocksDB has.
 class TreeFactory final : public MemTableRepFactory {
  public:
   using MemTableRepFactory::CreateMemTableRep;

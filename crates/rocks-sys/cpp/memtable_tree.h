@@ -1,26 +1,32 @@
 // The order of a memtable's entries: a tree of nodes that hold fifteen entries each.
 //
-// RocksDB's skip list looks at one entry after the other, each somewhere else in memory: about twenty misses of the processor's caches for an
-// insertion into a memtable of half a million. Here a node has the first distinguishing bytes of its keys side by side, so an
-// insertion looks at some five places, all but the last of them in nodes that many insertions share.
+// RocksDB's skip list looks at one entry after the other, each somewhere else in memory: about
+// twenty misses of the processor's caches for an insertion into a memtable of half a million. Here
+// a node has the first distinguishing bytes of its keys side by side, so an insertion looks at some
+// five places, all but the last of them in nodes that many insertions share.
 //
-// One writer at a time; any number of readers beside it, which never wait: neither for the writer, which may be stopped anywhere, nor
-// for each other. Nothing is ever removed, and all memory is the memtable's arena.
+// One writer at a time; any number of readers beside it, which never wait: neither for the writer,
+// which may be stopped anywhere, nor for each other. Nothing is ever removed, and all memory is the
+// memtable's arena.
 //
-// A node's entries stand in slots in the order in which they came; one word tells their order by key and how many there are
-// (after Masstree: Mao, Kohler, Morris, EuroSys 2012, section 4.6.2). An entry is inserted by filling a free slot and then storing a new word. A full node
-// keeps its lower half; the upper goes into a new node to its right, in these steps: the new node is complete; its parent names it; the old one
-// links to it; the old one's version becomes odd; its word tells the lower half only; its version becomes even. Only then are
-// slots filled anew. Therefore:
+// A node's entries stand in slots in the order in which they came; one word tells their order by
+// key and how many there are (after Masstree: Mao, Kohler, Morris, EuroSys 2012, section 4.6.2). An
+// entry is inserted by filling a free slot and then storing a new word. A full node keeps its lower
+// half; the upper goes into a new node to its right, in these steps: the new node is complete; its
+// parent names it; the old one links to it; the old one's version becomes odd; its word tells the
+// lower half only; its version becomes even. Only then are slots filled anew. Therefore:
 //
-// - Who reads a node and finds its version unchanged afterwards has read slots that nobody filled anew. That says nothing of its range: the last
-//   leaf becomes full and gets a neighbour without another version, where keys come in their order.
-// - Who takes a child's version and then finds its parent unchanged has a child that holds its key: a split is told in the
-//   parent first. With an odd version it may use either word.
-// - Whoever finds something changed begins again at the root. Something was inserted then, so all together go on.
+// - Who reads a node and finds its version unchanged afterwards has read slots that nobody filled
+//   anew. That says nothing of its range: the last leaf becomes full and gets a neighbour without
+//   another version, where keys come in their order.
+// - Who takes a child's version and then finds its parent unchanged has a child that holds its key:
+//   a split is told in the parent first. With an odd version it may use either word.
+// - Whoever finds something changed begins again at the root. Something was inserted then, so all
+//   together go on.
 //
-// Keys are compared by eight bytes behind those that all keys of a node's range have in common (`skip`), and only where these are equal by the
-// comparator. So user keys must be ordered bytewise. Of the first and last node of a level one end of the range is open: there nothing is in
+// Keys are compared by eight bytes behind those that all keys of a node's range have in common
+// (`skip`), and only where these are equal by the comparator. So user keys must be ordered
+// bytewise. Of the first and last node of a level one end of the range is open: there nothing is in
 // common, and keys that are alike for long are compared whole.
 
 #pragma once
@@ -36,9 +42,10 @@
 
 namespace ecotone {
 
-// `Order`: `int operator()(const char* a, const char* b) const`, of entries as RocksDB's MemTable::Add encodes them (length of the internal
-// key as a varint, user key, eight bytes of sequence number and type, value). `Arena`: `void* operator()(size_t)`, memory that
-// is aligned for pointers and lives as long as the tree.
+// `Order`: `int operator()(const char* a, const char* b) const`, of entries as RocksDB's
+// MemTable::Add encodes them (length of the internal key as a varint, user key, eight bytes of
+// sequence number and type, value). `Arena`: `void* operator()(size_t)`, memory that is aligned for
+// pointers and lives as long as the tree.
 template <class Order, class Arena>
 class MemtableTree {
  public:
@@ -46,7 +53,8 @@ class MemtableTree {
   MemtableTree(const MemtableTree&) = delete;
   MemtableTree& operator=(const MemtableTree&) = delete;
 
-  // Inserts `entry`, which stays where it is. `false`, and nothing is inserted: one that is equal is there. For the one writer.
+  // Inserts `entry`, which stays where it is. `false`, and nothing is inserted: one that is equal
+  // is there. For the one writer.
   bool Insert(const char* entry);
 
   size_t size() const { return size_.load(std::memory_order_relaxed); }
@@ -58,7 +66,8 @@ class MemtableTree {
 
  private:
   static constexpr size_t kSlots = 15;
-  // A node has at least seven below it when it is split: seven to the power of it is beyond any memory.
+  // A node has at least seven below it when it is split: seven to the power of it is beyond any
+  // memory.
   static constexpr size_t kLevels = 16;
   // Of the processor's caches, in bytes. Where lines are longer some are asked for twice.
   static constexpr size_t kLine = 64;
@@ -69,14 +78,16 @@ class MemtableTree {
     // The number of entries in the lowest four bits, then the slot of each, then the free slots.
     std::atomic<uint64_t> order{0xEDCBA98765432100};
     std::atomic<uint32_t> version{0};
-    // Bytes that all user keys of the range have in common, by what its fences were when it was made: ranges only become smaller.
+    // Bytes that all user keys of the range have in common, by what its fences were when it was
+    // made: ranges only become smaller.
     const uint32_t skip;
     // 0: a leaf.
     const uint32_t level;
     // The leaf to the right.
     std::atomic<Node*> next{nullptr};
     std::array<std::atomic<uint64_t>, kSlots> heads;
-    // Of a leaf the entries; else of each child the least that it held when it was made, and nothing of the first of a level.
+    // Of a leaf the entries; else of each child the least that it held when it was made, and
+    // nothing of the first of a level.
     std::array<std::atomic<const char*>, kSlots> entries;
   };
 
@@ -121,7 +132,8 @@ class MemtableTree {
     return {reinterpret_cast<const char*>(byte), size - 8};
   }
 
-  // Eight bytes of the key as a number that is ordered as they are; what is missing counts as zeros.
+  // Eight bytes of the key as a number that is ordered as they are; what is missing counts as
+  // zeros.
   static uint64_t Head(Key key, size_t skip) {
     uint64_t head = 0;
     if (key.size >= skip + 8) {
@@ -151,8 +163,8 @@ class MemtableTree {
     }
   }
 
-  // Of a leaf the entries, up to two lines of each, and the leaf behind it. Entries lie as they came, not in their order: who goes through
-  // them would wait for each by itself.
+  // Of a leaf the entries, up to two lines of each, and the leaf behind it. Entries lie as they
+  // came, not in their order: who goes through them would wait for each by itself.
   static void PrefetchEntries(const Node* leaf) {
     const uint64_t order = leaf->order.load(std::memory_order_acquire);
     for (size_t place = 0; place < Count(order); place++) {
@@ -174,7 +186,8 @@ class MemtableTree {
     return static_cast<const Inner*>(node)->children[Slot(order, place)].load(std::memory_order_acquire);
   }
 
-  // The first place from `from` on whose entry is not before `target`, or, if `behind`, is behind it.
+  // The first place from `from` on whose entry is not before `target`, or, if `behind`, is behind
+  // it.
   size_t Find(const Node* node, uint64_t order, const char* target, size_t from, bool behind) const;
 
   // The place of the child that holds `target`, or, if `before`, what is just before it.
@@ -205,7 +218,8 @@ class MemtableTree {
     }
   }
 
-  // The least entry to the right of what the last of `depth` steps led to; null where there is none.
+  // The least entry to the right of what the last of `depth` steps led to; null where there is
+  // none.
   static const char* UpperFence(const Step* path, size_t depth) {
     while (depth-- > 0) {
       const uint64_t order = path[depth].node->order.load(std::memory_order_relaxed);
@@ -216,10 +230,12 @@ class MemtableTree {
     return nullptr;
   }
 
-  // The `skip` of the node that a full one's upper part goes into, where its range is from `low` to the upper fence of the path.
+  // The `skip` of the node that a full one's upper part goes into, where its range is from `low` to
+  // the upper fence of the path.
   static uint32_t SkipOfUpper(const Node* node, uint64_t order, const char* low, const Step* path, size_t depth) {
     const auto head = [=](size_t place) { return node->heads[Slot(order, place)].load(std::memory_order_relaxed); };
-    // Any `skip` that holds for a wider range holds. While keys differ early in their heads these serve, and no key need be looked at.
+    // Any `skip` that holds for a wider range holds. While keys differ early in their heads these
+    // serve, and no key need be looked at.
     if ((head(1) ^ head(kSlots - 1)) >> 32 != 0) {
       return node->skip;
     }
@@ -235,7 +251,8 @@ class MemtableTree {
   }
 
   void InsertIntoLeaf(Node* leaf, size_t place, const char* entry, const Step* path, size_t depth);
-  // Names `child`, whose least entry is `least`, to the right of what the last of `depth` steps led to.
+  // Names `child`, whose least entry is `least`, to the right of what the last of `depth` steps led
+  // to.
   void NameInParent(Node* child, const char* least, const Step* path, size_t depth);
 
   const Order compare_;
@@ -244,7 +261,8 @@ class MemtableTree {
   std::atomic<size_t> size_{0};
 };
 
-// Stands at an entry, or nowhere. Sees what was inserted before it was moved, and perhaps what is inserted meanwhile.
+// Stands at an entry, or nowhere. Sees what was inserted before it was moved, and perhaps what is
+// inserted meanwhile.
 template <class Order, class Arena>
 class MemtableTree<Order, Arena>::Cursor {
  public:
@@ -264,11 +282,13 @@ class MemtableTree<Order, Arena>::Cursor {
   void SeekToLast() { LocateBefore(nullptr); }
 
  private:
-  // To the leaf that holds `target`, or, if `before`, what is just before it; null stands behind all.
+  // To the leaf that holds `target`, or, if `before`, what is just before it; null stands behind
+  // all.
   void Descend(const char* target, bool before);
   void Locate(const char* target, bool behind);
   void LocateBefore(const char* target);
-  // To the least entry of the next leaf, if it is the first that is not before `target`, or, if `behind`, is behind it. `false`: begin again.
+  // To the least entry of the next leaf, if it is the first that is not before `target`, or, if
+  // `behind`, is behind it. `false`: begin again.
   bool EnterNext(Node* leaf, const char* target, bool behind);
   // To `place` of the leaf, if the leaf is as it was.
   bool Stand(uint64_t order, size_t place);
@@ -466,8 +486,9 @@ bool MemtableTree<Order, Arena>::Cursor::EnterNext(Node* leaf, const char* targe
   const uint64_t order = leaf->order.load(std::memory_order_acquire);
   // A leaf that has one to its left was made with an entry, and keeps its least.
   const int comparison = tree_->compare_(leaf->entries[Slot(order, 0)].load(std::memory_order_acquire), target);
-  // Otherwise so much was inserted that the target is in this leaf, or beyond it. That cannot be looked for here: heads of a leaf whose range
-  // it is not in say nothing. The root leads to it, since parents name a leaf before others link to it.
+  // Otherwise so much was inserted that the target is in this leaf, or beyond it. That cannot be
+  // looked for here: heads of a leaf whose range it is not in say nothing. The root leads to it,
+  // since parents name a leaf before others link to it.
   return (behind ? comparison > 0 : comparison >= 0) && Stand(order, 0);
 }
 
@@ -512,8 +533,8 @@ template <class Order, class Arena>
 void MemtableTree<Order, Arena>::Cursor::Next() {
   const char* from = entry_;
   const uint64_t order = leaf_->order.load(std::memory_order_acquire);
-  // With another version the places mean nothing, which `Stand` and the check below find; all slots that a word names are filled, so until then
-  // nothing worse is read than a wrong entry.
+  // With another version the places mean nothing, which `Stand` and the check below find; all slots
+  // that a word names are filled, so until then nothing worse is read than a wrong entry.
   const size_t place = order == order_ ? place_ + 1 : tree_->Find(leaf_, order, from, 0, true);
   if (place < Count(order)) {
     if (Stand(order, place)) {

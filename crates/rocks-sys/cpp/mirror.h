@@ -1,5 +1,6 @@
-// Structs that are private to RocksDB's C API (db/c.cc), as they are in 11.12. ecotone_check_mirrors proves at run time that
-// they still are; the crates are pinned so that they cannot change unseen.
+// Structs that are private to RocksDB's C API (db/c.cc), as they are in 11.12.
+// ecotone_check_mirrors proves at run time that they still are; the crates are pinned so that they
+// cannot change unseen.
 #pragma once
 
 #include "rocksdb/db.h"

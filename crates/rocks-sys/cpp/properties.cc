@@ -13,7 +13,8 @@ namespace {
 
 using namespace ROCKSDB_NAMESPACE;
 
-// The part that all collectors share: it ends when the last table and the last options that use it are gone.
+// The part that all collectors share: it ends when the last table and the last options that use it
+// are gone.
 class Factory : public TablePropertiesCollectorFactory {
  public:
   explicit Factory(const ecotone_collector_factory& calls) : calls_(calls) {}
@@ -48,7 +49,8 @@ class Collector : public TablePropertiesCollector {
       }
     }
     left_--;
-    // Which keys come must not depend on who hashes them: XXH3 has been this since version 0.8 of its library.
+    // Which keys come must not depend on who hashes them: XXH3 has been this since version 0.8 of
+    // its library.
     if (passes_over_ != 0 && (XXH3_64bits(key.data(), key.size()) & passes_over_) != 0) {
       return Status::OK();
     }

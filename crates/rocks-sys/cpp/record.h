@@ -1,5 +1,6 @@
-// How results travel to Rust: fields one after another, numbers as 8 bytes, least significant first, byte strings as their
-// length and the bytes, lists as their length and the items. src/buffer.rs reads them.
+// How results travel to Rust: fields one after another, numbers as 8 bytes, least significant
+// first, byte strings as their length and the bytes, lists as their length and the items.
+// src/buffer.rs reads them.
 #pragma once
 
 #include <exception>
@@ -60,7 +61,8 @@ ecotone_code CodeOf(const ROCKSDB_NAMESPACE::Status& status);
 // What RocksDB is told when a callback returned `code`.
 ROCKSDB_NAMESPACE::IOStatus IOStatusOf(ecotone_code code, const std::string& message);
 
-// Runs `body`, which returns a code, and turns an exception into ECOTONE_IO_ERROR with its message in `out`.
+// Runs `body`, which returns a code, and turns an exception into ECOTONE_IO_ERROR with its message
+// in `out`.
 template <typename Body>
 ecotone_code Contain(ecotone_buffer* out, Body body) noexcept {
   try {

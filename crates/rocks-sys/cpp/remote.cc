@@ -1,4 +1,5 @@
-// What the two sides of a remote compaction exchange, taken apart by RocksDB's own code. Serves bytes of any origin.
+// What the two sides of a remote compaction exchange, taken apart by RocksDB's own code. Serves
+// bytes of any origin.
 
 #include "db/compaction/compaction_job.h"
 #include "record.h"
@@ -36,7 +37,8 @@ void Write(const CompactionServiceOutputFile& file, Record* record) {
       .Number(file.is_proximal_level_output ? 1 : 0);
 }
 
-// Value-initialised, because RocksDB leaves one flag of an output unset when the bytes do not name it.
+// Value-initialised, because RocksDB leaves one flag of an output unset when the bytes do not name
+// it.
 Status Read(ecotone_bytes bytes, CompactionServiceResult* result) {
   const Status status = CompactionServiceResult::Read(ecotone::String(bytes), result);
   result->status.PermitUncheckedError();

@@ -33,7 +33,8 @@ class RangedFile {
       const ecotone_code code = hooks_->calls().file_read(file_, offset, reinterpret_cast<uint8_t*>(scratch), wanted,
                                                           &read, &reply);
       if (code != ECOTONE_OK) {
-        // A range that cannot be had is an error of the read, whatever its kind: "not found" would mean something else here.
+        // A range that cannot be had is an error of the read, whatever its kind: "not found" would
+        // mean something else here.
         return code == ECOTONE_NOT_MINE || code == ECOTONE_NOT_FOUND ? IOStatus::IOError(path_, reply.text)
                                                                      : IOStatusOf(code, path_ + ": " + reply.text);
       }

@@ -1,4 +1,5 @@
-// Reads what can be read of a table that may be damaged, block by block, and tells what a record of a MANIFEST says.
+// Reads what can be read of a table that may be damaged, block by block, and tells what a record of
+// a MANIFEST says.
 
 #include "db/dbformat.h"
 #include "db/range_tombstone_fragmenter.h"

@@ -1,8 +1,10 @@
-// The C interface between this shim and Rust. src/ffi.rs holds the same declarations; change both together.
+// The C interface between this shim and Rust. src/ffi.rs holds the same declarations; change both
+// together.
 //
-// Conventions. Every function returns an `ecotone_code`. What a function gives back lands in one `ecotone_buffer`: a record
-// when the code is ECOTONE_OK (see record.h), else the error's message. What a callback gives back goes into the
-// `ecotone_reply` it was handed: its result when it returns ECOTONE_OK, else the error's message. No function throws.
+// Conventions. Every function returns an `ecotone_code`. What a function gives back lands in one
+// `ecotone_buffer`: a record when the code is ECOTONE_OK (see record.h), else the error's message.
+// What a callback gives back goes into the `ecotone_reply` it was handed: its result when it
+// returns ECOTONE_OK, else the error's message. No function throws.
 #pragma once
 
 #include <stddef.h>
@@ -99,8 +101,8 @@ typedef struct {
 // Takes `hooks` (and drops its state when it fails). `env` gets a rocksdb_env_t.
 ecotone_code ecotone_env_new(const ecotone_file_hooks* hooks, void** env, ecotone_buffer* out);
 
-// Whether this thread gets of local files (local_file.cc) what the kernel has in memory, and Busy of the rest. The answer is what was so
-// before.
+// Whether this thread gets of local files (local_file.cc) what the kernel has in memory, and Busy
+// of the rest. The answer is what was so before.
 bool ecotone_waits_never(bool waits_never);
 
 // Bytes of a file that were not in memory. `fd` is the reader's own, to be closed by it.
@@ -117,8 +119,8 @@ typedef struct {
   size_t count;
 } ecotone_missed_reads;
 
-// From now on what this thread is not given, because it waits never, is noted in `into`, as far as there is room; null: nowhere. The
-// answer is where it was noted before.
+// From now on what this thread is not given, because it waits never, is noted in `into`, as far as
+// there is room; null: nowhere. The answer is where it was noted before.
 ecotone_missed_reads* ecotone_notes_missed(ecotone_missed_reads* into);
 // Notes such bytes of a file that others read.
 void ecotone_note_missed(int32_t fd, uint64_t offset, uint64_t len);
@@ -127,7 +129,8 @@ void ecotone_note_missed(int32_t fd, uint64_t offset, uint64_t len);
 
 // A file that is appended to through a window in memory (mapped_file.h). One caller at a time.
 typedef struct ecotone_mapped_file ecotone_mapped_file;
-// `fd` is open for reading and writing, and stays so until the file is freed. Null when memory is short.
+// `fd` is open for reading and writing, and stays so until the file is freed. Null when memory is
+// short.
 ecotone_mapped_file* ecotone_mapped_file_new(int32_t fd, uint64_t len, uint64_t limit, bool touches_ahead);
 // 0 or an errno.
 int32_t ecotone_mapped_file_append(ecotone_mapped_file* file, const ecotone_bytes* parts, size_t count);
@@ -143,7 +146,8 @@ bool ecotone_reserves_for_certain(int32_t fd);
 
 // A file that is read through memory (mapped_reads.cc).
 typedef struct ecotone_mapped_reads ecotone_mapped_reads;
-// Of the first `len` bytes, which are there. Null where it cannot be mapped or guarded. `fd` may be closed then.
+// Of the first `len` bytes, which are there. Null where it cannot be mapped or guarded. `fd` may be
+// closed then.
 ecotone_mapped_reads* ecotone_mapped_reads_new(int32_t fd, uint64_t len);
 // 0 or an errno: then what was copied means nothing. Any thread.
 int32_t ecotone_mapped_reads_copy(const ecotone_mapped_reads* reads, uint64_t offset, uint8_t* into, size_t len);
@@ -158,13 +162,14 @@ typedef struct {
   void (*drop)(void* state);
   // Null: this table needs no collector.
   void* (*collector)(void* state, uint32_t column_family_id, int32_t level);
-  // Before each `entries_at_a_time` entries. Of these, one whose key has one of the bits of `passes_over` in its XXH3 does not come.
-  // False: as `add`.
+  // Before each `entries_at_a_time` entries. Of these, one whose key has one of the bits of
+  // `passes_over` in its XXH3 does not come. False: as `add`.
   bool (*begin)(void* collector, uint64_t* passes_over);
   // False: the collector has failed and must not be called again, but dropped.
   bool (*add)(void* collector, ecotone_bytes key, ecotone_bytes value, int32_t kind, uint64_t sequence,
               uint64_t file_bytes);
-  // The reply holds pairs of name and value, each as 8 bytes of length, least significant first, and the bytes.
+  // The reply holds pairs of name and value, each as 8 bytes of length, least significant first,
+  // and the bytes.
   bool (*finish)(void* collector, ecotone_reply* reply);
   void (*collector_drop)(void* collector);
 } ecotone_collector_factory;
@@ -174,7 +179,8 @@ ecotone_code ecotone_add_table_collector(void* options, const ecotone_collector_
 
 // ---- memtables ----
 
-// Memtables are ordered by a tree instead of a skip list from now on. `options` is a rocksdb_options_t.
+// Memtables are ordered by a tree instead of a skip list from now on. `options` is a
+// rocksdb_options_t.
 ecotone_code ecotone_use_memtable_tree(void* options, ecotone_buffer* out);
 
 // ---- compaction filters ----
@@ -197,7 +203,8 @@ typedef struct {
   void (*filter_drop)(void* filter);
 } ecotone_filter_factory;
 
-// Takes `factory` (and drops its state when it fails) in place of the one before. `options` is a rocksdb_options_t.
+// Takes `factory` (and drops its state when it fails) in place of the one before. `options` is a
+// rocksdb_options_t.
 ecotone_code ecotone_set_compaction_filter(void* options, const ecotone_filter_factory* factory, ecotone_buffer* out);
 
 // ---- live tables, remote compaction ----
@@ -223,8 +230,8 @@ ecotone_code ecotone_remote_result_with_output_path(ecotone_bytes result, ecoton
 
 // ---- verification ----
 
-// Sees the entries of a table, in the order of the table, as a collector did when it was written. Deletions of ranges come apart from
-// the others, cut where they overlap.
+// Sees the entries of a table, in the order of the table, as a collector did when it was written.
+// Deletions of ranges come apart from the others, cut where they overlap.
 typedef struct {
   void* collector;
   // False: it has failed, and so does the reading.
@@ -232,16 +239,17 @@ typedef struct {
               uint64_t file_bytes);
 } ecotone_recount;
 
-// Reads every block and every entry; `out` gets what was found, and with a `recount` behind it the properties that collectors left
-// in the table, as a list of names and values. ECOTONE_STOPPED soon after `*stop` has become true, which another thread may make
-// it, atomically.
+// Reads every block and every entry; `out` gets what was found, and with a `recount` behind it the
+// properties that collectors left in the table, as a list of names and values. ECOTONE_STOPPED soon
+// after `*stop` has become true, which another thread may make it, atomically.
 ecotone_code ecotone_read_table(ecotone_bytes path, const bool* stop, const ecotone_recount* recount,
                                 ecotone_buffer* out);
 ecotone_code ecotone_file_checksum(ecotone_bytes path, uint32_t* crc, ecotone_buffer* out);
 
 // ---- salvage ----
 
-// Opens a table that may be damaged; `out` gets what it says of itself. `table` gets what ecotone_salvage_close frees.
+// Opens a table that may be damaged; `out` gets what it says of itself. `table` gets what
+// ecotone_salvage_close frees.
 ecotone_code ecotone_salvage_open(ecotone_bytes path, void** table, ecotone_buffer* out);
 // The next entries and gaps, about `max_bytes` of them; none at the end. One caller at a time.
 ecotone_code ecotone_salvage_next(void* table, uint64_t max_bytes, ecotone_buffer* out);

@@ -1,4 +1,5 @@
-// A table opened by its path alone: without a store, a block cache or any hook, and with the sequence numbers that are in it.
+// A table opened by its path alone: without a store, a block cache or any hook, and with the
+// sequence numbers that are in it.
 #pragma once
 
 #include <memory>
@@ -17,8 +18,8 @@ class TableFile {
   TableFile(const TableFile&) = delete;
   TableFile& operator=(const TableFile&) = delete;
 
-  // Nothing else may be called before this was OK. It reads footer, properties, index and range deletions; a block of range
-  // deletions that is damaged is passed over.
+  // Nothing else may be called before this was OK. It reads footer, properties, index and range
+  // deletions; a block of range deletions that is damaged is passed over.
   ROCKSDB_NAMESPACE::Status Open();
 
   uint64_t file_bytes() const { return file_bytes_; }

@@ -16,8 +16,10 @@ using namespace ROCKSDB_NAMESPACE;
 
 namespace {
 
-// The tables of a family as they are now, for as long as this lives: those that are live, and those that who begins to read may still be given, since what
-// has been installed becomes visible a little later. Where this is the last to name a table, the next job that looks for obsolete files removes it.
+// The tables of a family as they are now, for as long as this lives: those that are live, and those
+// that who begins to read may still be given, since what has been installed becomes visible a
+// little later. Where this is the last to name a table, the next job that looks for obsolete files
+// removes it.
 class LiveVersions {
  public:
   LiveVersions(void* db, void* family)
@@ -111,8 +113,9 @@ extern "C" ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out) {
   });
 }
 
-// GetLiveFilesMetaData makes five strings for each table of all families. All under the mutex, as there: what compactions say of tables may be read
-// under it only, and who kept the version would have to see to it that files that it was the last to name are removed.
+// GetLiveFilesMetaData makes five strings for each table of all families. All under the mutex, as
+// there: what compactions say of tables may be read under it only, and who kept the version would
+// have to see to it that files that it was the last to name are removed.
 extern "C" ecotone_code ecotone_family_tables(void* db, void* family, ecotone_buffer* out) {
   return ecotone::Contain(out, [&] {
     Record found;
@@ -161,7 +164,8 @@ extern "C" ecotone_code ecotone_memtable_entries(void* db, void* family, ecotone
   });
 }
 
-// RocksDB's own GetPropertiesOfAllTables asks all of them, and reads those again each time that are closed.
+// RocksDB's own GetPropertiesOfAllTables asks all of them, and reads those again each time that are
+// closed.
 extern "C" ecotone_code ecotone_collected_properties(void* db, void* family, ecotone_bytes prefix,
                                                      const uint64_t* known, size_t known_count, ecotone_buffer* out) {
   return ecotone::Contain(out, [&] {

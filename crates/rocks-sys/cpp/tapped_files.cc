@@ -1,4 +1,5 @@
-// Local files whose changes the tap sees, each after it has happened and before RocksDB learns of it.
+// Local files whose changes the tap sees, each after it has happened and before RocksDB learns of
+// it.
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,5 @@
-// Reads a table that came from elsewhere, whole, and tells what is in it. All in C++: no call per key.
+// Reads a table that came from elsewhere, whole, and tells what is in it. All in C++: no call per
+// key.
 
 #include <algorithm>
 
@@ -32,7 +33,8 @@ Slice UserKeyOf(const Slice& internal_key) {
   return Slice(internal_key.data(), internal_key.size() - kNumInternalBytes);
 }
 
-// Bytewise user keys ascending, then the newest first: RocksDB's internal order. Negative when `a` comes first.
+// Bytewise user keys ascending, then the newest first: RocksDB's internal order. Negative when `a`
+// comes first.
 int Compare(const Slice& a, const Slice& b) {
   const int order = UserKeyOf(a).compare(UserKeyOf(b));
   if (order != 0) {

@@ -1,8 +1,8 @@
 //! Our store and a mark, side by side.
 //!
-//! Runs alternate in the order A B, B A, A B ... so that a machine that grows slower or faster meanwhile favours neither.
-//! Each run has a process and a new store of its own. What is reported are medians over the rounds of the ratio within a round:
-//! our store by the mark.
+//! Runs alternate in the order A B, B A, A B ... so that a machine that grows slower or faster
+//! meanwhile favours neither. Each run has a process and a new store of its own. What is reported
+//! are medians over the rounds of the ratio within a round: our store by the mark.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,7 +14,8 @@ use super::{BenchOptions, BenchReport};
 use crate::target::TargetKind;
 use crate::{Error, Result};
 
-/// The hidden flag with which the binary starts itself for one run; its argument is for [`child_options`].
+/// The hidden flag with which the binary starts itself for one run; its argument is for
+/// [`child_options`].
 pub const CHILD_FLAG: &str = "--run-options";
 
 /// The reports of one round. In JSON each is under the name of its target.
@@ -36,8 +37,8 @@ impl Serialize for ComparedRound {
     }
 }
 
-/// Ratios of our store by the mark; null where either side has no figure or the mark's is zero. Below 1 our store is better
-/// in all but `ops_per_s`.
+/// Ratios of our store by the mark; null where either side has no figure or the mark's is zero.
+/// Below 1 our store is better in all but `ops_per_s`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ratios {
     /// Of throughput.
@@ -71,14 +72,17 @@ pub struct Comparison {
     pub greatest: Ratios,
 }
 
-/// Runs `ours`, of the target `engine`, and `baseline`, of another, in `rounds` rounds, each run as a child process `program arguments... --run-options JSON` whose standard
-/// output is the report of [`run_bench`](super::run_bench) as JSON. For `ecotone bench` that is the own executable and `["bench"]`.
+/// Runs `ours`, of the target `engine`, and `baseline`, of another, in `rounds` rounds, each run as
+/// a child process `program arguments... --run-options JSON` whose standard output is the report of
+/// [`run_bench`](super::run_bench) as JSON. For `ecotone bench` that is the own executable and
+/// `["bench"]`.
 ///
 /// `progress` is called before each run: its round (from 1) and target.
 ///
 /// # Errors
 ///
-/// [`Error::Options`] before anything ran; [`Error::Child`] if a run failed (its own message went to standard error).
+/// [`Error::Options`] before anything ran; [`Error::Child`] if a run failed (its own message went
+/// to standard error).
 pub fn run_compare(
     ours: &BenchOptions,
     baseline: &BenchOptions,
@@ -106,7 +110,8 @@ pub fn run_compare(
     Ok(Comparison::of(reports))
 }
 
-/// The options of the run that [`run_compare`] asks of a child process, from the argument of [`CHILD_FLAG`].
+/// The options of the run that [`run_compare`] asks of a child process, from the argument of
+/// [`CHILD_FLAG`].
 ///
 /// # Errors
 ///

@@ -7,9 +7,10 @@ use crate::target::{CountedDuplicates, DedupWork};
 
 /// What a run found of duplicates. All null where they were not asked for (`--dedup`).
 ///
-/// Estimate and truth are of one moment: the end of the measured part, with memtables flushed and compactions ended, before the store
-/// settles. A duplicate is a version of a key that a newer one in another table shadows; DUP_RATIO is the entries of all tables by that.
-/// The rest is since the store was opened, until it had settled.
+/// Estimate and truth are of one moment: the end of the measured part, with memtables flushed and
+/// compactions ended, before the store settles. A duplicate is a version of a key that a newer one
+/// in another table shadows; DUP_RATIO is the entries of all tables by that. The rest is since the
+/// store was opened, until it had settled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DuplicateFigures {
     /// DUP_RATIO as the store estimates it.
@@ -36,7 +37,8 @@ pub struct DuplicateFigures {
     pub dedup_merges: Option<u64>,
     /// Merges given up because their tables were taken.
     pub dedup_aborted: Option<u64>,
-    /// Times that merges came to wait: for the sake of writers, for space or tables, or since those before freed little or failed.
+    /// Times that merges came to wait: for the sake of writers, for space or tables, or since those
+    /// before freed little or failed.
     pub dedup_deferred: Option<u64>,
     /// Stale versions that merges freed.
     pub dedup_found_keys: Option<u64>,
@@ -46,12 +48,14 @@ pub struct DuplicateFigures {
     pub dedup_read_bytes: Option<u64>,
     /// Bytes of tables that merges wrote.
     pub dedup_written_bytes: Option<u64>,
-    /// Tables without samples at the end of the measured part: what is shadowed in them is in no estimate.
+    /// Tables without samples at the end of the measured part: what is shadowed in them is in no
+    /// estimate.
     pub dedup_unsampled_tables: Option<u64>,
 }
 
 impl DuplicateFigures {
-    /// Of what was counted at the end of the measured part, and of what had been done once the store had settled.
+    /// Of what was counted at the end of the measured part, and of what had been done once the
+    /// store had settled.
     pub(super) fn of(counted: Measured<&CountedDuplicates>, work: Option<&DedupWork>, reasons: &mut Reasons) -> Self {
         let counts_none = || "the store counts no duplicates while it runs".to_owned();
         let nothing_hides = "nothing is replaced by a newer version in another table";

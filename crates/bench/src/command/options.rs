@@ -11,11 +11,12 @@ use crate::target::{StoreSettings, TargetKind};
 use crate::workload::{Preload, WorkloadOptions};
 use crate::{Error, Result};
 
-/// What the process may be limited to, in host cores. The least is the kernel's least quota in the longest
-/// period that does not look like a stall.
+/// What the process may be limited to, in host cores. The least is the kernel's least quota in the
+/// longest period that does not look like a stall.
 pub const CORE_LIMITS: RangeInclusive<f64> = MIN_CORE_SPEED..=MAX_CORES as f64;
 
-/// How many rounds a comparison has unless asked otherwise: the median of five withstands two outliers.
+/// How many rounds a comparison has unless asked otherwise: the median of five withstands two
+/// outliers.
 pub const DEFAULT_ROUNDS: u32 = 5;
 
 /// One run of a workload against one target.
@@ -28,17 +29,18 @@ pub struct BenchOptions {
     pub target: TargetKind,
     /// Of the target `resp`: the server. Default none.
     pub server: Option<ServerOptions>,
-    /// Where the store is; empty or missing unless `use_existing`. Default none: a temporary directory, removed afterwards.
-    /// The store in a directory that is named here stays.
+    /// Where the store is; empty or missing unless `use_existing`. Default none: a temporary
+    /// directory, removed afterwards. The store in a directory that is named here stays.
     pub dir: Option<PathBuf>,
     /// Use the store in `dir` as it is instead of filling an empty one.
     pub use_existing: bool,
     /// How the store is opened.
     pub store: StoreSettings,
-    /// How long to wait, after the measured part, until compactions and GC have ended. Default 600, range 0 to 86 400.
+    /// How long to wait, after the measured part, until compactions and GC have ended. Default 600,
+    /// range 0 to 86 400.
     pub settle_seconds: f64,
-    /// Processor time for the whole process, in cores of the machine; 0.04 to 256. Default none: no limit.
-    /// Whoever calls [`run_bench`](super::run_bench) sets it first.
+    /// Processor time for the whole process, in cores of the machine; 0.04 to 256. Default none: no
+    /// limit. Whoever calls [`run_bench`](super::run_bench) sets it first.
     pub cores: Option<f64>,
 }
 
@@ -63,8 +65,8 @@ impl BenchOptions {
     /// The longest wait for a store to settle: a day.
     pub const MAX_SETTLE_SECONDS: f64 = 86_400.0;
 
-    /// Refuses what makes no sense, before anything is written. Impossible store settings are refused by the store when it is
-    /// opened, by name as well.
+    /// Refuses what makes no sense, before anything is written. Impossible store settings are
+    /// refused by the store when it is opened, by name as well.
     pub fn validate(&self) -> Result<()> {
         self.workload.validate()?;
         self.store.validate_for(self.target)?;
@@ -122,8 +124,9 @@ impl BenchOptions {
         }
     }
 
-    /// The same run against a mark: `baseline` with the sizes that suit it, the durability of our store, and the rest as it is. The
-    /// length of values that are separated is ours too, where the mark separates any.
+    /// The same run against a mark: `baseline` with the sizes that suit it, the durability of our
+    /// store, and the rest as it is. The length of values that are separated is ours too, where the
+    /// mark separates any.
     pub fn of_baseline(&self, baseline: TargetKind) -> Self {
         let separation = self.store.separation_min_bytes.filter(|_| baseline != TargetKind::Rocksdb);
         let sizes = StoreSettings::for_target(baseline, self.store.profile, separation);
@@ -140,7 +143,8 @@ impl BenchOptions {
         }
     }
 
-    /// As [`BenchOptions::validate`], for `rounds` rounds of this run of our store beside that of `baseline`.
+    /// As [`BenchOptions::validate`], for `rounds` rounds of this run of our store beside that of
+    /// `baseline`.
     pub fn validate_comparison(&self, baseline: &BenchOptions, rounds: u32) -> Result<()> {
         if [self.target, baseline.target].contains(&TargetKind::Resp) {
             return Err(Error::options(

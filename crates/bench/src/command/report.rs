@@ -44,7 +44,8 @@ pub struct BenchReport {
     pub options: BenchOptions,
     /// Operations of the measured part; a read-modify-write is one.
     pub ops: u64,
-    /// Entries that were read after each seek of `seekrandom`, fewer only at the end of the keys; null of other workloads.
+    /// Entries that were read after each seek of `seekrandom`, fewer only at the end of the keys;
+    /// null of other workloads.
     pub scan_entries: Option<u32>,
     /// How long the measured part took.
     pub seconds: f64,
@@ -54,46 +55,51 @@ pub struct BenchReport {
     pub ops_by_kind: BTreeMap<String, u64>,
     /// Reads that found nothing. A workload that loads its keys first has none.
     pub missed: u64,
-    /// Latencies by kind, in microseconds. With a rate: from when the operation was due, so waiting behind a stalled store counts.
+    /// Latencies by kind, in microseconds. With a rate: from when the operation was due, so waiting
+    /// behind a stalled store counts.
     pub latency_us: BTreeMap<String, LatencySummary>,
     /// Time in which the store slowed or stopped its writers, in milliseconds.
     pub stall_ms: Option<f64>,
     /// Bytes of keys and values that the measured part put.
     pub bytes_user: u64,
     /// Bytes that the process sent to storage for it, as the kernel counts them (see
-    /// [`crate::measure::ProcessUsage::bytes_device`] for what that leaves out), until the store had settled.
+    /// [`crate::measure::ProcessUsage::bytes_device`] for what that leaves out), until the store
+    /// had settled.
     pub bytes_device: Option<u64>,
     /// Write amplification ratio: `bytes_device / bytes_user`.
     pub war: Option<f64>,
-    /// The same within the second half of the measured part: what it comes to when the begin is over. What the store writes
-    /// later to settle is not in it.
+    /// The same within the second half of the measured part: what it comes to when the begin is
+    /// over. What the store writes later to settle is not in it.
     pub war_steady: Option<f64>,
-    /// Space amplification ratio: bytes of the store's directory by bytes of live user data, after the store had settled.
+    /// Space amplification ratio: bytes of the store's directory by bytes of live user data, after
+    /// the store had settled.
     pub sar: Option<f64>,
     /// The same at the end of the measured part, before anything was waited for.
     pub sar_at_end: Option<f64>,
-    /// The highest of the measured part, by a sample a second. Null where the store was empty at the begin.
+    /// The highest of the measured part, by a sample a second. Null where the store was empty at
+    /// the begin.
     pub sar_max: Option<f64>,
     /// The mean over the second half of the measured part.
     pub sar_mean_steady: Option<f64>,
-    /// Bytes of values that the store moved out of garbage since it was opened, until it had settled. 0 where no values
-    /// are separated.
+    /// Bytes of values that the store moved out of garbage since it was opened, until it had
+    /// settled. 0 where no values are separated.
     pub gc_bytes: Option<u64>,
     /// Processor time of that by `cpu_seconds`.
     pub gc_cpu_share: Option<f64>,
-    /// How long writers were made to rest, all threads together, until the store had settled, so that garbage collection kept up; in
-    /// milliseconds.
+    /// How long writers were made to rest, all threads together, until the store had settled, so
+    /// that garbage collection kept up; in milliseconds.
     pub throttled_ms: Option<u64>,
     /// What was found of duplicates.
     #[serde(flatten)]
     pub duplicates: DuplicateFigures,
-    /// Processor seconds of the process, from the begin of the measured part until the store had settled: what the workload left to
-    /// compact is its cost too. What counting duplicates at the end took is none of it. Of a server those of its process.
+    /// Processor seconds of the process, from the begin of the measured part until the store had
+    /// settled: what the workload left to compact is its cost too. What counting duplicates at the
+    /// end took is none of it. Of a server those of its process.
     pub cpu_seconds: Option<f64>,
     /// `cpu_seconds` by `ops`, in microseconds.
     pub cpu_us_per_op: Option<f64>,
-    /// The most memory the process held at once from the begin of the measured part, in bytes; where duplicates were counted at the end,
-    /// before that.
+    /// The most memory the process held at once from the begin of the measured part, in bytes;
+    /// where duplicates were counted at the end, before that.
     pub rss_max_bytes: Option<u64>,
     /// How long the store took to settle after the measured part.
     pub settle_seconds: f64,

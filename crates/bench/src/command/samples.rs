@@ -1,7 +1,7 @@
 //! Write and space amplification over time, from samples that are taken while a workload runs.
 //!
-//! Invariant: at most [`Samples::MAX`] are kept, over however long a run; beyond, every second one goes and the interval
-//! doubles. The highest ratio is that of all samples that were taken.
+//! Invariant: at most [`Samples::MAX`] are kept, over however long a run; beyond, every second one
+//! goes and the interval doubles. The highest ratio is that of all samples that were taken.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -126,8 +126,8 @@ impl Samples {
         }
     }
 
-    /// The workload has ended; the last sample is taken now, before the store settles. `bytes_device` tells whether the counter of
-    /// device bytes means anything here.
+    /// The workload has ended; the last sample is taken now, before the store settles.
+    /// `bytes_device` tells whether the counter of device bytes means anything here.
     pub(super) fn finish(
         mut self,
         outcome: &Outcome,

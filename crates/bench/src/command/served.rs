@@ -1,7 +1,8 @@
 //! One run against a server.
 //!
-//! What is not the driver's own to measure is what the server tells (INFO) at the begin of the measured part, at its end (energy, and the
-//! space that it takes) and once it has settled (all else). A figure that it does not tell is null, with the reason.
+//! What is not the driver's own to measure is what the server tells (INFO) at the begin of the
+//! measured part, at its end (energy, and the space that it takes) and once it has settled (all
+//! else). A figure that it does not tell is null, with the reason.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -100,7 +101,8 @@ fn report(options: &BenchOptions, server: &ServerOptions, outcome: &Outcome, end
     let per_op = |figure: Option<f64>| figure.filter(|_| ops > 0).map(|figure| figure * 1e6 / ops as f64);
     let cpu_us_per_op = per_op(cpu_seconds).ok_or_else(|| "there is no cpu_seconds, or no operation ran".to_owned());
     let cpu_us_per_op = reasons.keep("cpu_us_per_op", cpu_us_per_op);
-    // Not until it has settled: that is mostly a wait, and its idle power is no cost of the workload.
+    // Not until it has settled: that is mostly a wait, and its idle power is no cost of the
+    // workload.
     let energy_joules = end.at_end.growth(&end.before, "energy_joules_total").ok_or_else(|| end.silence());
     let energy_joules = reasons.keep("server.energy_joules", energy_joules);
     let gc_bytes = reasons.keep("gc_bytes", end.growth("value_log_relocated_bytes_total"));

@@ -97,7 +97,8 @@ pub fn report_table(report: &BenchReport) -> String {
     text
 }
 
-/// A comparison as a table: what each side was opened with, each round, then the median of the ratios of our store by the mark.
+/// A comparison as a table: what each side was opened with, each round, then the median of the
+/// ratios of our store by the mark.
 pub fn comparison_table(comparison: &Comparison) -> String {
     let mut text = String::new();
     let heads = ["op/s", "cpu/op", "stall", "war", "sar", "sar, end", "sar, max", "rss"];

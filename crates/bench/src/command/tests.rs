@@ -122,7 +122,8 @@ fn updates_before_are_refused_where_nothing_is_loaded() {
 
 #[test]
 fn space_is_measured_against_what_is_live() {
-    // Random values that do not shrink, in tables after settling: the directory holds at least the live data.
+    // Random values that do not shrink, in tables after settling: the directory holds at least the
+    // live data.
     for target in TargetKind::ALL {
         let mut options = tiny(Workload::FillSeq, target);
         options.workload.value_bytes = 1_000;
@@ -246,7 +247,8 @@ fn the_table_shows_what_the_report_holds() {
     }
 }
 
-/// A program that stands in for the binary: it notes what it was asked for and prints the prepared report of its target.
+/// A program that stands in for the binary: it notes what it was asked for and prints the prepared
+/// report of its target.
 fn stand_in(directory: &Path) -> String {
     let directory = directory.display();
     format!(
@@ -408,7 +410,8 @@ fn updates_tell_what_garbage_costs() {
                 assert!(bytes > 0, "nine tenths of 200 MB were garbage");
                 let share = share.unwrap();
                 assert!(share > 0.0 && share < 1.0, "{share}");
-                // Of 200 MB most was garbage. Less than 16 MiB of it is left alone, and the segment that is being written stays.
+                // Of 200 MB most was garbage. Less than 16 MiB of it is left alone, and the segment
+                // that is being written stays.
                 let left = (settled - 1.35) * last.bytes_live.unwrap();
                 assert!(left < f64::from(128 << 20), "GC was not waited for: {left} bytes too many");
             }
@@ -500,7 +503,8 @@ fn duplicates_are_counted_at_the_end_of_the_measured_part_where_they_are_asked_f
         let options = updates_at_rest(separation);
         let report = run(&options).unwrap();
         let found = &report.duplicates;
-        // 22,000 puts of 2,000 keys in many tables: versions of one key that met in a memtable are one.
+        // 22,000 puts of 2,000 keys in many tables: versions of one key that met in a memtable are
+        // one.
         let (ratio, hidden) = (found.dup_ratio_true.unwrap(), found.shadowed_bytes_true.unwrap());
         assert!(ratio > 1.0 && ratio < 3.0, "{ratio}");
         assert!(hidden.is_multiple_of(value_bytes) && hidden > 2_000 * value_bytes, "{hidden}");

@@ -22,8 +22,8 @@ use crate::{Error, Result};
 /// How long a store may take to settle after its load.
 const SETTLE_LIMIT: Duration = Duration::from_secs(300);
 
-/// How many operations a thread has under way before the measured part, where the target has sessions: nobody waits for a network
-/// then.
+/// How many operations a thread has under way before the measured part, where the target has
+/// sessions: nobody waits for a network then.
 const UNMEASURED_PIPELINE: u32 = 64;
 
 const PHASES: [Phase; 5] = [Phase::Loading, Phase::Updating, Phase::Settling, Phase::Measuring, Phase::Finished];
@@ -301,7 +301,8 @@ impl Conductor {
         Limits { ops, deadline_ns, follows }
     }
 
-    /// Starts a thread that is foreground while `work` runs, and that stops the run if `work` fails or panics.
+    /// Starts a thread that is foreground while `work` runs, and that stops the run if `work` fails
+    /// or panics.
     fn spawn<'scope, 'env>(
         &'env self,
         scope: &'scope Scope<'scope, 'env>,

@@ -30,7 +30,8 @@ impl OperationCounts {
     }
 }
 
-/// The counts of one thread, on cache lines of their own so that the threads do not slow each other.
+/// The counts of one thread, on cache lines of their own so that the threads do not slow each
+/// other.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct ThreadCounters {
@@ -40,13 +41,15 @@ pub(super) struct ThreadCounters {
 }
 
 impl ThreadCounters {
-    /// Counts one operation. Only one thread may call this on one object: it stores instead of adding atomically.
+    /// Counts one operation. Only one thread may call this on one object: it stores instead of
+    /// adding atomically.
     pub(super) fn count(&self, kind: OperationKind) {
         let counter = &self.kinds[kind.index()];
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Shows how many bytes of keys and values this thread has put so far, and how many keys beyond those of the options.
+    /// Shows how many bytes of keys and values this thread has put so far, and how many keys beyond
+    /// those of the options.
     pub(super) fn show(&self, bytes_user: u64, inserted: u64) {
         self.bytes_user.store(bytes_user, Ordering::Relaxed);
         self.inserted.store(inserted, Ordering::Relaxed);
@@ -81,7 +84,8 @@ impl LiveKeys {
 
     pub(super) fn mark(&self, key: u64) {
         let (word, bit) = (&self.words[(key / 64) as usize], 1 << (key % 64));
-        // Most puts of a long run meet a key that is marked: looking first spares the shared cache line.
+        // Most puts of a long run meet a key that is marked: looking first spares the shared cache
+        // line.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }

@@ -1,7 +1,8 @@
 //! The loop of one measured thread whose target has sessions: several operations may be under way.
 //!
-//! An operation's latency is from when it was handed to the session (or was due) until its answer was read. Those that fit are begun
-//! together and sent with one call, as clients with pipelines do; so the wait of the last one for the first is in its latency.
+//! An operation's latency is from when it was handed to the session (or was due) until its answer
+//! was read. Those that fit are begun together and sent with one call, as clients with pipelines
+//! do; so the wait of the last one for the first is in its latency.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,8 @@ use crate::target::{Request, Session};
 use crate::workload::{Generator, Operation, OperationKind};
 use crate::{Error, Result};
 
-/// No more is begun beside what waits to be sent: replies are read before the server's own buffers are full of them.
+/// No more is begun beside what waits to be sent: replies are read before the server's own buffers
+/// are full of them.
 const MAX_UNSENT_BYTES: usize = 256 << 10;
 
 /// The operations that a thread has under way.
@@ -131,12 +133,14 @@ pub(super) fn run_in_flight(
             }
             let operation = generator.next_operation();
             let begin_ns = match &mut schedule {
-                // Runs at a rate have one operation under way, so nothing is unanswered while the next one is waited for.
+                // Runs at a rate have one operation under way, so nothing is unanswered while the
+                // next one is waited for.
                 Some(schedule) => {
                     let due_ns = schedule.next_due_ns();
                     is_over = !wait(shared, limits, clock, due_ns.min(limits.deadline_ns));
                     if due_ns >= limits.deadline_ns && !is_over {
-                        // The last interval belongs to the run: without it a low rate would look higher than offered.
+                        // The last interval belongs to the run: without it a low rate would look
+                        // higher than offered.
                         outcome.ended_ns = limits.deadline_ns;
                         is_over = true;
                     }

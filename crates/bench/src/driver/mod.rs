@@ -1,14 +1,17 @@
 //! Runs a workload against a target with threads, and times every operation.
 //!
-//! A run has three phases: the store is filled if the workload reads what it has not written, and updated if that is asked for; it
-//! settles (so that the load's compactions are not measured); and then the measured part runs until its seconds, its operations or a stop.
+//! A run has three phases: the store is filled if the workload reads what it has not written, and
+//! updated if that is asked for; it settles (so that the load's compactions are not measured); and
+//! then the measured part runs until its seconds, its operations or a stop.
 //!
-//! Latency is the time of the call, or, in a run at a rate, the time since the operation was due: see the `schedule` module on why.
+//! Latency is the time of the call, or, in a run at a rate, the time since the operation was due:
+//! see the `schedule` module on why.
 //!
-//! Threads: a conductor runs the phases and watches for stalls; each measured thread runs its own generator and shares only the
-//! target, the value pool and one counter line. Each is bound to [`Duty::Foreground`] for as long as it runs. The
-//! calling thread is free: a server can run a driver inside itself. Failure: the first error stops all threads and is returned
-//! by [`Running::join`]; a panic in a thread does the same.
+//! Threads: a conductor runs the phases and watches for stalls; each measured thread runs its own
+//! generator and shares only the target, the value pool and one counter line. Each is bound to
+//! [`Duty::Foreground`] for as long as it runs. The calling thread is free: a server can run a
+//! driver inside itself. Failure: the first error stops all threads and is returned by
+//! [`Running::join`]; a panic in a thread does the same.
 
 mod conductor;
 mod counters;
@@ -77,11 +80,13 @@ pub struct RunSnapshot {
 pub struct Driver;
 
 impl Driver {
-    /// Starts a run and returns at once. `observer` is notified of the foreground duty on each measured thread.
+    /// Starts a run and returns at once. `observer` is notified of the foreground duty on each
+    /// measured thread.
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] if the options are refused. What goes wrong later comes from [`Running::join`].
+    /// [`Error::Options`] if the options are refused. What goes wrong later comes from
+    /// [`Running::join`].
     pub fn start(
         target: Arc<dyn Target>,
         options: WorkloadOptions,
@@ -104,10 +109,12 @@ impl Driver {
         Ok(Running { conductor, thread: Some(thread), ended })
     }
 
-    /// Fills the store with the keys and values that the workload expects, lets it settle, and returns when that is done: a
-    /// later run with [`Preload::Existing`](crate::workload::Preload::Existing) then finds every key. Returns whether the
-    /// store settled within the driver's limit. Of a workload that starts from an empty store nothing is loaded. Once `stop` is set it
-    /// returns soon, with whatever was loaded by then.
+    /// Fills the store with the keys and values that the workload expects, lets it settle, and
+    /// returns when that is done: a later run with
+    /// [`Preload::Existing`](crate::workload::Preload::Existing) then finds every key. Returns
+    /// whether the store settled within the driver's limit. Of a workload that starts from an empty
+    /// store nothing is loaded. Once `stop` is set it returns soon, with whatever was loaded by
+    /// then.
     ///
     /// # Errors
     ///
@@ -140,9 +147,10 @@ impl Running {
         self.conductor.snapshot()
     }
 
-    /// The user's data in the store at this moment; none if the store held data of which nothing is known, and before the
-    /// measured part. Exact where all values have one length; of `mixgraph` with the asked mean. Counting takes a pass over one bit
-    /// for each key where the store was empty at the begin.
+    /// The user's data in the store at this moment; none if the store held data of which nothing is
+    /// known, and before the measured part. Exact where all values have one length; of `mixgraph`
+    /// with the asked mean. Counting takes a pass over one bit for each key where the store was
+    /// empty at the begin.
     pub fn live_data(&self) -> Option<LiveData> {
         self.conductor.live_data()
     }

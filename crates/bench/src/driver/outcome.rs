@@ -38,8 +38,8 @@ impl LatencySummary {
 pub struct LiveData {
     /// Distinct keys.
     pub keys: u64,
-    /// Their bytes and those of their values. Exact where all values have one length; of `mixgraph` the keys times the mean
-    /// of all that was written.
+    /// Their bytes and those of their values. Exact where all values have one length; of `mixgraph`
+    /// the keys times the mean of all that was written.
     pub bytes: f64,
 }
 
@@ -54,13 +54,16 @@ pub struct Outcome {
     pub bytes_user: u64,
     /// Reads of the measured part that found nothing.
     pub missed: u64,
-    /// How long the store was in a stall condition during the measured part, in milliseconds; sampled.
+    /// How long the store was in a stall condition during the measured part, in milliseconds;
+    /// sampled.
     pub stall_ms: f64,
     /// What the process had used when the measured part began.
     pub usage_at_begin: ProcessUsage,
-    /// The user's data in the store at the end; none if the store held data of which nothing is known.
+    /// The user's data in the store at the end; none if the store held data of which nothing is
+    /// known.
     pub live: Option<LiveData>,
-    /// Whether the store had settled when the measured part began; `false` also if that was not waited for.
+    /// Whether the store had settled when the measured part began; `false` also if that was not
+    /// waited for.
     pub settled: bool,
     pub(super) latencies: [Option<Latencies>; OperationKind::ALL.len()],
 }
@@ -89,7 +92,8 @@ impl Sum {
         for (sum, latencies) in sum.latencies.iter_mut().zip(other.latencies) {
             match (sum.as_mut(), latencies) {
                 (Some(sum), Some(latencies)) => {
-                    // Both have the same bounds, and values beyond them were cut when they were recorded.
+                    // Both have the same bounds, and values beyond them were cut when they were
+                    // recorded.
                     let added = sum.add(&latencies);
                     debug_assert!(added.is_ok());
                 }

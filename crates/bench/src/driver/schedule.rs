@@ -1,13 +1,15 @@
-//! When each operation of a run at a rate is due, and the clock that tells the time, which a test can
-//! replace.
+//! When each operation of a run at a rate is due, and the clock that tells the time, which a test
+//! can replace.
 //!
-//! The load is open: an operation is due at its time whether or not the store has answered those before it, and its latency
-//! counts from then. A store that stalls for a second is charged with the second by every operation that was due in it; measuring
-//! from the moment an operation was issued would charge it once ("coordinated omission").
+//! The load is open: an operation is due at its time whether or not the store has answered those
+//! before it, and its latency counts from then. A store that stalls for a second is charged with
+//! the second by every operation that was due in it; measuring from the moment an operation was
+//! issued would charge it once ("coordinated omission").
 //!
-//! Operations arrive in groups: those whose exact times fall within one tick are all due at its begin. A thread that
-//! slept before each of 20 000 operations a second would spend more on waking than on the store, and its waking would be
-//! measured. Up to one operation per tick and thread the times are exact.
+//! Operations arrive in groups: those whose exact times fall within one tick are all due at its
+//! begin. A thread that slept before each of 20 000 operations a second would spend more on waking
+//! than on the store, and its waking would be measured. Up to one operation per tick and thread the
+//! times are exact.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +48,8 @@ impl Clock for MonotonicClock {
     }
 }
 
-/// The length of a tick in nanoseconds: far below what a stall lasts, far above what a wake-up costs.
+/// The length of a tick in nanoseconds: far below what a stall lasts, far above what a wake-up
+/// costs.
 pub(super) const TICK_NS: u64 = 1_000_000;
 
 /// The due times of one thread's operations.
@@ -58,8 +61,9 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of one of `threads` threads that offer `rate_ops_per_s` in total. The threads' operations interleave: thread
-    /// `thread` begins that many intervals of the total after the others.
+    /// The schedule of one of `threads` threads that offer `rate_ops_per_s` in total. The threads'
+    /// operations interleave: thread `thread` begins that many intervals of the total after the
+    /// others.
     pub(super) fn new(rate_ops_per_s: f64, thread: u32, threads: u32) -> Self {
         let total_interval_ns = 1e9 / rate_ops_per_s;
         Self {

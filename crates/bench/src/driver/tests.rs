@@ -74,7 +74,8 @@ impl Target for Memory {
     }
 
     fn stall_time(&self) -> Result<Duration> {
-        // Every question finds it stalled for another millisecond; the first is before the measured part.
+        // Every question finds it stalled for another millisecond; the first is before the measured
+        // part.
         Ok(Duration::from_millis(self.questions.fetch_add(1, Ordering::Relaxed) + 100))
     }
 
@@ -401,7 +402,8 @@ fn a_store_that_keeps_up_gets_the_offered_rate_for_the_whole_time() {
 
 #[test]
 fn a_pause_is_charged_to_every_operation_that_was_due_in_it() {
-    // A pause of one second at 1000 op/s: a thousand operations were due meanwhile and waited half a second on average.
+    // A pause of one second at 1000 op/s: a thousand operations were due meanwhile and waited half
+    // a second on average.
     let (ops, _, latencies) = ten_paced_seconds(1_000.0, 1_000, SECOND_NS);
     assert_eq!(ops, 10_000);
     let waited = latencies.count_between(TICK_NS, 2 * SECOND_NS);
@@ -489,7 +491,8 @@ fn the_driver_itself_costs_little_beside_a_store() {
         let outcome = Driver::start(Arc::new(Nothing), options, None).unwrap().join().unwrap();
         let ns_per_op = outcome.seconds * 1e9 / outcome.counts.total() as f64;
         println!("{workload}: {ns_per_op:.0} ns per operation");
-        // About 100 on an idle machine; a put costs RocksDB several thousand. Time for tests that run beside this one.
+        // About 100 on an idle machine; a put costs RocksDB several thousand. Time for tests that
+        // run beside this one.
         assert!(ns_per_op < 2_000.0, "{workload}: {ns_per_op}");
     }
 }

@@ -36,7 +36,8 @@ pub(super) fn run(
                     break;
                 }
                 if due_ns >= limits.deadline_ns {
-                    // The last interval belongs to the run: without it a low rate would look higher than offered.
+                    // The last interval belongs to the run: without it a low rate would look higher
+                    // than offered.
                     outcome.ended_ns = limits.deadline_ns;
                     break;
                 }

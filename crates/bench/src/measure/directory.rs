@@ -5,8 +5,9 @@ use std::path::Path;
 
 use crate::{Error, Result};
 
-/// The bytes of all files below a directory, by their lengths: what was written, not what the file system set aside (RocksDB
-/// reserves space for its logs ahead of time). Files that vanish meanwhile count as nothing; links are not followed.
+/// The bytes of all files below a directory, by their lengths: what was written, not what the file
+/// system set aside (RocksDB reserves space for its logs ahead of time). Files that vanish
+/// meanwhile count as nothing; links are not followed.
 pub fn directory_bytes(root: &Path) -> Result<u64> {
     let mut bytes = 0;
     let mut open = vec![root.to_path_buf()];

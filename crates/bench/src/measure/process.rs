@@ -1,6 +1,7 @@
 //! What this process has used, as the kernel counts it.
 //!
-//! Where a counter is not to be had, the reason is given instead: a benchmark never reports a zero that is a guess.
+//! Where a counter is not to be had, the reason is given instead: a benchmark never reports a zero
+//! that is a guess.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,15 +31,18 @@ pub(crate) fn war(bytes_device: Option<u64>, bytes_user: u64) -> Measured<f64> {
 /// What this process has used since it began.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessUsage {
-    /// Processor time of all threads, user and system, in seconds (`getrusage`). RocksDB's background threads are in it.
+    /// Processor time of all threads, user and system, in seconds (`getrusage`). RocksDB's
+    /// background threads are in it.
     pub cpu_seconds: f64,
     /// Bytes that this process caused to be written to storage (`write_bytes` of `/proc/self/io`).
     ///
-    /// The kernel counts a page when it becomes dirty in the page cache, not when it is written back. So a page that is
-    /// changed twice before it is written counts once; a file that is deleted before it is written back counts though it never
-    /// reached the device; what file system metadata and journal cost is not in it; on a file system in memory it stays 0.
+    /// The kernel counts a page when it becomes dirty in the page cache, not when it is written
+    /// back. So a page that is changed twice before it is written counts once; a file that is
+    /// deleted before it is written back counts though it never reached the device; what file
+    /// system metadata and journal cost is not in it; on a file system in memory it stays 0.
     pub bytes_device: Measured<u64>,
-    /// The most memory the process held at once since [`reset_rss_peak`], in bytes (`VmHWM` of `/proc/self/status`).
+    /// The most memory the process held at once since [`reset_rss_peak`], in bytes (`VmHWM` of
+    /// `/proc/self/status`).
     pub rss_max_bytes: Measured<u64>,
 }
 
@@ -53,8 +57,8 @@ impl ProcessUsage {
         }
     }
 
-    /// The bytes that went to storage from this moment to `end`, while the user wrote `bytes_user`. A counter that stands
-    /// still meanwhile says nothing: then there is a reason and no zero.
+    /// The bytes that went to storage from this moment to `end`, while the user wrote `bytes_user`.
+    /// A counter that stands still meanwhile says nothing: then there is a reason and no zero.
     pub fn bytes_device_until(&self, end: &ProcessUsage, bytes_user: u64) -> Measured<u64> {
         let written = end.bytes_device.clone()?.saturating_sub(self.bytes_device.clone()?);
         if written == 0 && bytes_user > 0 {
@@ -66,8 +70,8 @@ impl ProcessUsage {
     }
 }
 
-/// Makes the memory peak begin anew, so that it does not show what was used before. Where the kernel does not let a process do
-/// that, the peak stays that of the whole process.
+/// Makes the memory peak begin anew, so that it does not show what was used before. Where the
+/// kernel does not let a process do that, the peak stays that of the whole process.
 pub fn reset_rss_peak() {
     if let Err(error) = fs::write("/proc/self/clear_refs", "5") {
         tracing::debug!("the memory peak includes what came before the measured part: {error}");
@@ -87,8 +91,8 @@ fn parse_field(text: &str, name: &str) -> Option<u64> {
 #[allow(unsafe_code)] // The standard library has no processor time of a process.
 fn cpu_seconds() -> f64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the pointer is to memory of the right type, which the call fills; all-zero bytes are a valid `rusage` should it
-    // fail, which it cannot for RUSAGE_SELF.
+    // SAFETY: the pointer is to memory of the right type, which the call fills; all-zero bytes are
+    // a valid `rusage` should it fail, which it cannot for RUSAGE_SELF.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init()

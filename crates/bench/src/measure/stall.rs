@@ -1,9 +1,10 @@
 //! How long a store was stalled, from samples.
 //!
-//! For the bare target, which has no listener for RocksDB's stall conditions: it is asked now and then whether the write
-//! controller slows or stops writers. Our store is notified of the same conditions as they change, so both figures mean the same,
-//! but this one is only as fine as its samples. RocksDB's own sum of delays would not do: it counts the wait of each writer
-//! instead of the time the store was in that condition.
+//! For the bare target, which has no listener for RocksDB's stall conditions: it is asked now and
+//! then whether the write controller slows or stops writers. Our store is notified of the same
+//! conditions as they change, so both figures mean the same, but this one is only as fine as its
+//! samples. RocksDB's own sum of delays would not do: it counts the wait of each writer instead of
+//! the time the store was in that condition.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ pub struct StallClock {
 }
 
 impl StallClock {
-    /// Takes one sample. The time between two samples counts whole if both are stalled, half if one is.
+    /// Takes one sample. The time between two samples counts whole if both are stalled, half if one
+    /// is.
     pub fn sample(&mut self, now: Duration, is_stalled: bool) {
         if let Some((then, was_stalled)) = self.last {
             let between = now.saturating_sub(then);

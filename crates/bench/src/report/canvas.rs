@@ -1,7 +1,7 @@
 //! A plot's frame: axes, grid and the few shapes plots are made of.
 //!
-//! plotters draws on whole units. A canvas is therefore drawn [`FINE`] times as large as it is shown, so that curves are
-//! smooth; all sizes here are given as shown.
+//! plotters draws on whole units. A canvas is therefore drawn [`FINE`] times as large as it is
+//! shown, so that curves are smooth; all sizes here are given as shown.
 
 use plotters::{
     chart::ChartBuilder,

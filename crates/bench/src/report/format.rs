@@ -26,7 +26,8 @@ pub fn change(quotient: Option<f64>) -> String {
     }
 }
 
-/// The change of a stall time, which is often zero for the baseline: a stall that the baseline did not have is `more than none`.
+/// The change of a stall time, which is often zero for the baseline: a stall that the baseline did
+/// not have is `more than none`.
 pub fn stall_change(stall_ms: f64, quotient: Option<f64>) -> String {
     if quotient.is_none() && stall_ms > 0.0 { "more than none".to_owned() } else { change(quotient) }
 }

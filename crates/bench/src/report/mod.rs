@@ -1,7 +1,7 @@
 //! Reports: how numbers, tables and plots are shown, and the page of a bench.
 //!
-//! Everything here is a pure function of a report and what the caller says about it; nothing reads a
-//! clock or a file. The lab draws its own page from the same parts.
+//! Everything here is a pure function of a report and what the caller says about it; nothing reads
+//! a clock or a file. The lab draws its own page from the same parts.
 
 pub mod canvas;
 pub mod format;

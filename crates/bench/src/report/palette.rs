@@ -27,7 +27,8 @@ pub const GRID: Colour = Colour(0xe6, 0xea, 0xf0);
 /// The axis.
 pub const AXIS: Colour = Colour(0x94, 0xa3, 0xb8);
 
-/// Policies that have a colour of their own. Distinguished by brightness too, for readers who do not see all hues.
+/// Policies that have a colour of their own. Distinguished by brightness too, for readers who do
+/// not see all hues.
 const POLICIES: [(&str, Colour); 7] = [
     ("local", Colour(0x64, 0x74, 0x8b)),
     ("local-split", Colour(0x0e, 0x7c, 0x9c)),

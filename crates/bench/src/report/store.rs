@@ -9,8 +9,8 @@ use super::{palette, store_plots};
 use crate::command::BenchReport;
 use crate::target::DedupSettings;
 
-/// The page of one run, or of all runs of a comparison in their order: write and space amplification and throughput over time, with a
-/// line for each run in the colour of its target.
+/// The page of one run, or of all runs of a comparison in their order: write and space
+/// amplification and throughput over time, with a line for each run in the colour of its target.
 pub fn store_html(reports: &[BenchReport], header: &PageHeader<'_>) -> String {
     let title = reports.first().map_or_else(String::new, |report| format!("{} on one store", report.workload));
     let facts: String = facts(reports, header)

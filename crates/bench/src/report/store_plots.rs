@@ -10,7 +10,8 @@ const MIB: f64 = (1 << 20) as f64;
 /// Samples that follow sooner, such as the last of a run, would only show how clocks differ.
 const MIN_SAMPLE_S: f64 = 0.5;
 
-/// Write amplification, space amplification and throughput of each run, and what newer versions shadow where that is known.
+/// Write amplification, space amplification and throughput of each run, and what newer versions
+/// shadow where that is known.
 pub(super) fn store(reports: &[BenchReport]) -> String {
     let ratio = |value: fn(&Sample) -> Option<f64>| {
         move |report: &BenchReport| {

@@ -54,7 +54,8 @@ impl std::str::FromStr for DedupKind {
 pub struct DedupSettings {
     /// How they are counted. Default `off`: at the end only.
     pub kind: DedupKind,
-    /// The DUP_RATIO up to which compactions are extended, 2 to 100. Default none: duplicates are only counted.
+    /// The DUP_RATIO up to which compactions are extended, 2 to 100. Default none: duplicates are
+    /// only counted.
     pub threshold: Option<f64>,
     /// Of `triggered`: seconds between two checks, 1 to 3600. Default 5.
     pub interval_seconds: Option<f64>,
@@ -116,7 +117,8 @@ pub struct CountedDuplicates {
 pub struct DedupWork {
     /// In its own words.
     pub properties: DedupProperties,
-    /// Processor time of compactions of any kind, in seconds: those that the store needs, those for garbage collection and those of duplicates.
+    /// Processor time of compactions of any kind, in seconds: those that the store needs, those for
+    /// garbage collection and those of duplicates.
     pub compaction_cpu_seconds: Measured<f64>,
 }
 

@@ -18,11 +18,13 @@ use crate::{Error, Result};
 
 const NAME: &str = TargetKind::Engine.name();
 
-/// How long a store with a value log, or one that counts duplicates, must do nothing until it is taken to have settled: its thread looks
-/// once a second whether there is something to collect, and after a compaction whether there is something to merge.
+/// How long a store with a value log, or one that counts duplicates, must do nothing until it is
+/// taken to have settled: its thread looks once a second whether there is something to collect, and
+/// after a compaction whether there is something to merge.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// How long what the store estimates may be behind its tables once they no longer change: it checks after each compaction, on another thread.
+/// How long what the store estimates may be behind its tables once they no longer change: it checks
+/// after each compaction, on another thread.
 const ESTIMATE_WAIT: Duration = Duration::from_secs(5);
 
 /// How often it is asked meanwhile.
@@ -32,9 +34,11 @@ const ASK_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct EngineTarget {
     store: Arc<Store>,
-    /// Tells the processor time of garbage collection and of compactions; the reason why there is none.
+    /// Tells the processor time of garbage collection and of compactions; the reason why there is
+    /// none.
     meter: Measured<Meter>,
-    /// Whether anybody wants to know of duplicates: what the store tells of them costs time with every question.
+    /// Whether anybody wants to know of duplicates: what the store tells of them costs time with
+    /// every question.
     asks_duplicates: bool,
 }
 
@@ -48,7 +52,8 @@ impl std::fmt::Debug for Meter {
 }
 
 impl EngineTarget {
-    /// Opens a store of its own in `directory`: an empty or missing one, or with `existing` one that holds a store.
+    /// Opens a store of its own in `directory`: an empty or missing one, or with `existing` one
+    /// that holds a store.
     pub fn open(directory: &Path, existing: bool, settings: &StoreSettings) -> Result<Self> {
         if !existing {
             check_empty(directory)?;
@@ -148,7 +153,8 @@ impl Target for EngineTarget {
         let compaction_cpu_seconds = self.meter.as_ref().map_err(Clone::clone).map(|Meter(meter)| {
             let reading = meter.reading();
             let all = [Duty::Compaction, Duty::Gc, Duty::Dedup].map(|duty| reading.cpu(duty).0);
-            // The checks have the duty of the merges, and are none. What merges copy is garbage collection's.
+            // The checks have the duty of the merges, and are none. What merges copy is garbage
+            // collection's.
             all.iter().sum::<f64>() - properties.check_cpu_us as f64 / 1e6
         });
         Ok(Some(DedupWork { properties, compaction_cpu_seconds }))

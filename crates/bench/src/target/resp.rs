@@ -1,11 +1,11 @@
 //! A server of the Redis protocol under test: Ecotone, Redis, Kvrocks or another.
 //!
-//! Keys and values are plain strings (SET, GET, DEL). There is no seek: SCAN visits keys in no order, so workloads that read in key order
-//! are refused. Flushing is the server's own business.
+//! Keys and values are plain strings (SET, GET, DEL). There is no seek: SCAN visits keys in no
+//! order, so workloads that read in key order are refused. Flushing is the server's own business.
 //!
-//! Threads: each thread of a driver has a connection of its own ([`RespTarget::session`]); what the target is asked itself goes over one
-//! more. Failure: a connection that breaks ends the run with an error that names the server. Nothing is sent again, because nobody knows
-//! whether it was done.
+//! Threads: each thread of a driver has a connection of its own ([`RespTarget::session`]); what the
+//! target is asked itself goes over one more. Failure: a connection that breaks ends the run with
+//! an error that names the server. Nothing is sent again, because nobody knows whether it was done.
 
 mod address;
 mod client;
@@ -106,7 +106,8 @@ impl RespTarget {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] if the options are refused, [`Error::Server`] if the server cannot be reached.
+    /// [`Error::Options`] if the options are refused, [`Error::Server`] if the server cannot be
+    /// reached.
     pub fn open(options: &ServerOptions) -> Result<Self> {
         options.validate()?;
         let mut connection = Connection::open(&options.address, options.credentials.as_ref())?;
@@ -205,8 +206,8 @@ impl Target for RespTarget {
         until_idle(limit, stop, quiet, || Ok(self.info()?.is_busy()))
     }
 
-    /// Always zero: the driver asks a hundred times a second, which a server is not to be asked. What a server tells of its stalls stands
-    /// in [`RespTarget::info`].
+    /// Always zero: the driver asks a hundred times a second, which a server is not to be asked.
+    /// What a server tells of its stalls stands in [`RespTarget::info`].
     fn stall_time(&self) -> Result<Duration> {
         Ok(Duration::ZERO)
     }

@@ -1,5 +1,6 @@
-//! RocksDB with nothing of ours in between: no listener, no hooked file system, no compaction service, no header before
-//! the values; with BlobDB or without. The marks that our store is measured against.
+//! RocksDB with nothing of ours in between: no listener, no hooked file system, no compaction
+//! service, no header before the values; with BlobDB or without. The marks that our store is
+//! measured against.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -46,8 +47,8 @@ impl std::fmt::Debug for RocksdbTarget {
 }
 
 impl RocksdbTarget {
-    /// Opens a database in `directory`: an empty or missing one, or with `existing` one that a target like this wrote. With BlobDB
-    /// where the settings separate values.
+    /// Opens a database in `directory`: an empty or missing one, or with `existing` one that a
+    /// target like this wrote. With BlobDB where the settings separate values.
     pub fn open(directory: &Path, existing: bool, settings: &StoreSettings) -> Result<Self> {
         if !existing {
             check_empty(directory)?;
@@ -208,7 +209,8 @@ impl Drop for WalSyncs {
         // Dropping the sender wakes the thread.
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, its message is on standard error and the run is over anyway.
+            // It does not panic; if it did, its message is on standard error and the run is over
+            // anyway.
             let _ = thread.join();
         }
     }

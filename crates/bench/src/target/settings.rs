@@ -38,8 +38,8 @@ impl TargetKind {
         }
     }
 
-    /// The least length of a value that `ecotone bench` separates from its key unless asked for otherwise, in bytes; none: all
-    /// stay with their keys.
+    /// The least length of a value that `ecotone bench` separates from its key unless asked for
+    /// otherwise, in bytes; none: all stay with their keys.
     pub const fn default_separation(self) -> Option<u32> {
         match self {
             TargetKind::Engine => Some(DEFAULT_SEPARATION_BYTES),
@@ -66,8 +66,8 @@ impl std::str::FromStr for TargetKind {
     }
 }
 
-/// What a benchmark may change of a store. Defaults and ranges are those of [`StoreOptions`]; what is not named here is as the
-/// profile has it.
+/// What a benchmark may change of a store. Defaults and ranges are those of [`StoreOptions`]; what
+/// is not named here is as the profile has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreSettings {
@@ -75,8 +75,8 @@ pub struct StoreSettings {
     pub profile: Profile,
     /// When a write is acknowledged. Default `everysec`.
     pub durability: Durability,
-    /// The limit of memory for block cache and memtables together, in bytes; none: a block cache of 64 MiB, and the memtables
-    /// beside it.
+    /// The limit of memory for block cache and memtables together, in bytes; none: a block cache of
+    /// 64 MiB, and the memtables beside it.
     pub memory_limit_bytes: Option<u64>,
     /// The size of a memtable in bytes.
     pub memtable_bytes: u64,
@@ -92,23 +92,26 @@ pub struct StoreSettings {
     pub background_flushes: u32,
     /// Compactions at a time.
     pub background_compactions: u32,
-    /// Compression of all levels. Values of the workloads are random, so it mostly tells what trying costs.
+    /// Compression of all levels. Values of the workloads are random, so it mostly tells what
+    /// trying costs.
     pub compression: Compression,
     /// Bits per key of the Bloom filter, 0 for none.
     pub bloom_bits_per_key: u32,
-    /// Values of at least this many bytes are separated from their keys, in the value log or in BlobDB's files; none: all stay
-    /// with their keys. Default none; what `ecotone bench` asks for is [`TargetKind::default_separation`].
+    /// Values of at least this many bytes are separated from their keys, in the value log or in
+    /// BlobDB's files; none: all stay with their keys. Default none; what `ecotone bench` asks for
+    /// is [`TargetKind::default_separation`].
     pub separation_min_bytes: Option<u32>,
-    /// Of BlobDB: the share of its files, oldest first, whose live values a compaction moves when it meets them. Default 0.25, as
-    /// RocksDB's; range 0 to 1.
+    /// Of BlobDB: the share of its files, oldest first, whose live values a compaction moves when
+    /// it meets them. Default 0.25, as RocksDB's; range 0 to 1.
     pub blob_gc_age_cutoff: f64,
-    /// Of BlobDB: the share of garbage in those files from which on compactions are made for it alone. Default 1, as RocksDB's:
-    /// never; range 0 to 1.
+    /// Of BlobDB: the share of garbage in those files from which on compactions are made for it
+    /// alone. Default 1, as RocksDB's: never; range 0 to 1.
     pub blob_gc_force_threshold: f64,
-    /// Of the engine: what is done about duplicates, and that they are counted at the end. Default none: they are not asked for.
+    /// Of the engine: what is done about duplicates, and that they are counted at the end. Default
+    /// none: they are not asked for.
     pub dedup: Option<DedupSettings>,
-    /// Of the engine: further options, each `name=value` as `ecotone serve` takes them. Those that are named above are not among them.
-    /// Default none.
+    /// Of the engine: further options, each `name=value` as `ecotone serve` takes them. Those that
+    /// are named above are not among them. Default none.
     pub options: Vec<String>,
 }
 
@@ -129,7 +132,8 @@ impl Default for StoreSettings {
 }
 
 impl StoreSettings {
-    /// Those of a profile, for a store that separates values of at least `min_bytes` or for one that separates none.
+    /// Those of a profile, for a store that separates values of at least `min_bytes` or for one
+    /// that separates none.
     pub fn of_profile(profile: Profile, min_bytes: Option<u32>) -> Self {
         let options = profile.options();
         Self::of(
@@ -141,13 +145,14 @@ impl StoreSettings {
         )
     }
 
-    /// What `kind` is opened with where values of at least `separation_min_bytes` are to be separated: each target with the sizes
-    /// of the profile that suit its layout.
+    /// What `kind` is opened with where values of at least `separation_min_bytes` are to be
+    /// separated: each target with the sizes of the profile that suit its layout.
     ///
     /// - `engine`: as [`StoreSettings::of_profile`].
     /// - `rocksdb` keeps all values with their keys, so that what is asked for changes nothing.
-    /// - `rocksdb-blob`: its tables hold keys and references, as those of the engine, and get the same sizes. Its memtables hold the
-    ///   values until they are flushed, so they stay as large and as many as without separation. Unless asked for otherwise, values of
+    /// - `rocksdb-blob`: its tables hold keys and references, as those of the engine, and get the
+    ///   same sizes. Its memtables hold the values until they are flushed, so they stay as large
+    ///   and as many as without separation. Unless asked for otherwise, values of
     ///   [`StoreSettings::MIN_BLOB_BYTES`] are separated.
     pub fn for_target(kind: TargetKind, profile: Profile, separation_min_bytes: Option<u32>) -> Self {
         let plain = Self::of_profile(profile, None);
@@ -165,7 +170,8 @@ impl StoreSettings {
     /// The least length of a value that BlobDB separates unless asked for otherwise, in bytes.
     pub const MIN_BLOB_BYTES: u32 = 128;
 
-    /// Refuses what makes no sense for `kind`, by name. Impossible sizes are refused by the store when it is opened.
+    /// Refuses what makes no sense for `kind`, by name. Impossible sizes are refused by the store
+    /// when it is opened.
     pub fn validate_for(&self, kind: TargetKind) -> Result<()> {
         match (kind, self.separation_min_bytes) {
             (TargetKind::Rocksdb, Some(_)) => {

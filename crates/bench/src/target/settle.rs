@@ -9,8 +9,9 @@ use crate::{Error, Result};
 /// How often a store is asked.
 const ASK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Waits until `is_busy` says no twice in a row: between the end of one compaction and the begin of the next there is a moment
-/// in which neither shows. All answers for as long as `quiet` must be no. Returns whether that came within `limit`, and before `stop`.
+/// Waits until `is_busy` says no twice in a row: between the end of one compaction and the begin of
+/// the next there is a moment in which neither shows. All answers for as long as `quiet` must be
+/// no. Returns whether that came within `limit`, and before `stop`.
 pub(super) fn until_idle(
     limit: Duration,
     stop: &AtomicBool,
@@ -34,7 +35,8 @@ pub(super) fn until_idle(
     }
 }
 
-/// Refuses a directory that holds something, so that no run measures, or destroys, what it does not know.
+/// Refuses a directory that holds something, so that no run measures, or destroys, what it does not
+/// know.
 pub(super) fn check_empty(directory: &Path) -> Result<()> {
     let mut entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,

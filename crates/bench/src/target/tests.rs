@@ -159,16 +159,18 @@ fn rocksdb_wrote_down_the_same_options_for_our_store_and_the_bare_one() {
         let expected = [
             // Where remote compactions keep their outputs: the bare target has none.
             "[DBOptions]/use_session_tmp_dir_for_remote_compaction",
-            // Whether a crash has taken a part of the WAL out of its middle is looked at when a store is opened.
+            // Whether a crash has taken a part of the WAL out of its middle is looked at when a
+            // store is opened.
             "[DBOptions]/track_and_verify_wals",
             "[DBOptions]/wal_filter",
             // Memtables that are trees take one writer at a time.
             "[DBOptions]/allow_concurrent_memtable_write",
-            // RocksDB's own family, which is empty in both: ours gives the size of memtables there as well, by which RocksDB
-            // allocates WALs ahead.
+            // RocksDB's own family, which is empty in both: ours gives the size of memtables there
+            // as well, by which RocksDB allocates WALs ahead.
             "[CFOptions \"default\"]/write_buffer_size",
             "[CFOptions \"default\"]/arena_block_size",
-            // After how long what rests above the last level is rewritten: ours does that only where expired values are reclaimed.
+            // After how long what rests above the last level is rewritten: ours does that only
+            // where expired values are reclaimed.
             "[CFOptions \"data\"]/ttl",
         ];
         assert!(differing.is_subset(&BTreeSet::from(expected)) && differing.contains(expected[0]), "{differing:?}");

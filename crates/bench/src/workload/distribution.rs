@@ -1,14 +1,17 @@
 //! The skewed distributions of the published workloads.
 //!
-//! All of them map one uniform number to one draw, so that a draw costs one power and the sequence depends on the seed alone.
+//! All of them map one uniform number to one draw, so that a draw costs one power and the sequence
+//! depends on the seed alone.
 
 use super::random::{Random, mix64};
 
-/// The Generalized Pareto distribution with location 0, as db_bench uses it for value sizes and scan lengths.
+/// The Generalized Pareto distribution with location 0, as db_bench uses it for value sizes and
+/// scan lengths.
 ///
-/// Density `f(x) = (1/sigma) * (1 + k*x/sigma)^-(1/k + 1)`. A draw inverts the distribution function as db_bench's
-/// `ParetoCdfInversion` does: `ceil(sigma * (u^-k - 1) / k)`. Source: Cao et al., "Characterizing, Modeling, and Benchmarking
-/// RocksDB Key-Value Workloads at Facebook", FAST 2020, section 6, and the flags of `tools/db_bench_tool.cc`.
+/// Density `f(x) = (1/sigma) * (1 + k*x/sigma)^-(1/k + 1)`. A draw inverts the distribution
+/// function as db_bench's `ParetoCdfInversion` does: `ceil(sigma * (u^-k - 1) / k)`. Source: Cao et
+/// al., "Characterizing, Modeling, and Benchmarking RocksDB Key-Value Workloads at Facebook", FAST
+/// 2020, section 6, and the flags of `tools/db_bench_tool.cc`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GeneralizedPareto {
     k: f64,
@@ -18,13 +21,14 @@ pub struct GeneralizedPareto {
 impl GeneralizedPareto {
     /// The shape of value sizes: db_bench's `value_k`.
     pub const VALUE_K: f64 = 0.2615;
-    /// The shape of scan lengths: db_bench's `iter_k`. At or above 1, so this distribution has no mean: callers bound it.
+    /// The shape of scan lengths: db_bench's `iter_k`. At or above 1, so this distribution has no
+    /// mean: callers bound it.
     pub const SCAN_K: f64 = 2.517;
     /// The scale of scan lengths in entries: db_bench's `iter_sigma`.
     pub const SCAN_SIGMA: f64 = 14.236;
 
-    /// Value sizes in bytes with the given mean. db_bench's own scale (25.45) gives a mean of 34 bytes; the scale here is
-    /// `mean * (1 - k)`, which leaves the shape alone.
+    /// Value sizes in bytes with the given mean. db_bench's own scale (25.45) gives a mean of 34
+    /// bytes; the scale here is `mean * (1 - k)`, which leaves the shape alone.
     pub fn value_bytes(mean_bytes: u32) -> Self {
         Self { k: Self::VALUE_K, sigma: f64::from(mean_bytes) * (1.0 - Self::VALUE_K) }
     }
@@ -40,11 +44,13 @@ impl GeneralizedPareto {
     }
 }
 
-/// Zipfian ranks: rank `i` (from 0) of `items` is drawn with probability `(i + 1)^-theta / zeta(items)`.
+/// Zipfian ranks: rank `i` (from 0) of `items` is drawn with probability `(i + 1)^-theta /
+/// zeta(items)`.
 ///
-/// The algorithm is that of Gray et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994, section 3.2,
-/// by default with YCSB's constant theta of 0.99 (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010,
-/// `ZipfianGenerator`). Ranks 0 and 1 are exact; the rest follows a continuous approximation.
+/// The algorithm is that of Gray et al., "Quickly Generating Billion-Record Synthetic Databases",
+/// SIGMOD 1994, section 3.2, by default with YCSB's constant theta of 0.99 (Cooper et al.,
+/// "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010, `ZipfianGenerator`). Ranks 0 and 1
+/// are exact; the rest follows a continuous approximation.
 #[derive(Clone, Debug)]
 pub struct Zipfian {
     items: u64,
@@ -87,8 +93,8 @@ impl Zipfian {
 
 /// The generalised harmonic number `sum of i^-theta for i in 1..=items`.
 ///
-/// Summed directly up to a bound, beyond it by the Euler-Maclaurin formula, whose error there is below 1e-12: a large key space
-/// must not delay the start of a run.
+/// Summed directly up to a bound, beyond it by the Euler-Maclaurin formula, whose error there is
+/// below 1e-12: a large key space must not delay the start of a run.
 fn zeta(items: u64, theta: f64) -> f64 {
     const DIRECT: u64 = 10_000;
     let direct: f64 = (1..=items.min(DIRECT)).map(|item| (item as f64).powf(-theta)).sum();
@@ -102,8 +108,9 @@ fn zeta(items: u64, theta: f64) -> f64 {
     direct + integral + ends + slopes
 }
 
-/// YCSB's scrambled Zipfian: a Zipfian rank over ten billion items, scattered over the key space by a hash, so that the
-/// popular keys do not lie side by side (`ScrambledZipfianGenerator` and its `ITEM_COUNT`; the hash is ours).
+/// YCSB's scrambled Zipfian: a Zipfian rank over ten billion items, scattered over the key space by
+/// a hash, so that the popular keys do not lie side by side (`ScrambledZipfianGenerator` and its
+/// `ITEM_COUNT`; the hash is ours).
 #[derive(Clone, Debug)]
 pub struct ScrambledZipfian {
     ranks: Zipfian,
@@ -111,7 +118,8 @@ pub struct ScrambledZipfian {
 }
 
 impl ScrambledZipfian {
-    /// The number of items of the underlying Zipfian, whatever the number of keys: YCSB's `ITEM_COUNT`.
+    /// The number of items of the underlying Zipfian, whatever the number of keys: YCSB's
+    /// `ITEM_COUNT`.
     pub const ITEMS: u64 = 10_000_000_000;
 
     /// Key numbers `0..keys`; `keys` is at least 1.
@@ -130,9 +138,9 @@ impl ScrambledZipfian {
     }
 }
 
-/// A Zipfian over exactly the keys there are, scattered over the key space by a bijection: every key has one rank, so the skew is
-/// what theta says also where it is mild. (Under a mild skew [`ScrambledZipfian`], whose ranks are far more than the keys, would
-/// come out as uniform.)
+/// A Zipfian over exactly the keys there are, scattered over the key space by a bijection: every
+/// key has one rank, so the skew is what theta says also where it is mild. (Under a mild skew
+/// [`ScrambledZipfian`], whose ranks are far more than the keys, would come out as uniform.)
 #[derive(Clone, Debug)]
 pub struct ScatteredZipfian {
     ranks: Zipfian,
@@ -245,7 +253,8 @@ mod tests {
             assert!(key < keys);
             hits += u32::from(key == hottest);
         }
-        // 1 / 26.469 for rank 0; what other ranks add to the same key is the tail's share of one key in ten thousand.
+        // 1 / 26.469 for rank 0; what other ranks add to the same key is the tail's share of one
+        // key in ten thousand.
         let share = f64::from(hits) / DRAWS as f64;
         assert!(share > 0.0375 && share < 0.0390, "{share}");
     }

@@ -7,8 +7,8 @@ use super::{Operation, Workload, WorkloadOptions};
 /// db_bench's `mix_max_scan_len`: scan lengths wrap below it.
 const MIXGRAPH_SCAN_ENTRIES: u64 = 10_000;
 
-/// db_bench's least value size of `mixgraph`, in bytes. (It applies it to sizes below zero only, which do not occur; an empty
-/// value would leave nothing to read.)
+/// db_bench's least value size of `mixgraph`, in bytes. (It applies it to sizes below zero only,
+/// which do not occur; an empty value would leave nothing to read.)
 const MIXGRAPH_MIN_VALUE_BYTES: u64 = 10;
 
 /// YCSB's `maxscanlength` of workload E, in pairs; lengths are uniform from 1.
@@ -40,8 +40,8 @@ enum Pattern {
 }
 
 impl Generator {
-    /// The operations of thread `thread` (from 0) of all that [`Workload::driver_threads`] counts. Of `readwhilewriting` thread
-    /// 0 is the writer.
+    /// The operations of thread `thread` (from 0) of all that [`Workload::driver_threads`] counts.
+    /// Of `readwhilewriting` thread 0 is the writer.
     ///
     /// The options must be valid ([`WorkloadOptions::validate`]).
     pub fn new(options: &WorkloadOptions, thread: u32) -> Self {
@@ -85,8 +85,8 @@ impl Generator {
         }
     }
 
-    /// The puts that fill the store before the measured part: thread `thread` of `threads` loads its share of the keys, in key
-    /// order. Ends when the share is loaded.
+    /// The puts that fill the store before the measured part: thread `thread` of `threads` loads
+    /// its share of the keys, in key order. Ends when the share is loaded.
     pub fn preload(options: &WorkloadOptions, thread: u32, threads: u32) -> impl Iterator<Item = Operation> + use<> {
         let (from, to) = share(options.keys, u64::from(thread), u64::from(threads));
         // A stream of its own: the measured operations are the same with and without loading.
@@ -95,7 +95,8 @@ impl Generator {
         (from..to).map(move |key| Operation::Put { key, value_bytes: sizes.draw(&mut random) })
     }
 
-    /// The puts of uniformly drawn loaded keys between the load and the measured part: thread `thread` of `threads` makes its share.
+    /// The puts of uniformly drawn loaded keys between the load and the measured part: thread
+    /// `thread` of `threads` makes its share.
     pub fn updates_before(
         options: &WorkloadOptions,
         thread: u32,
@@ -155,7 +156,8 @@ impl Generator {
                         value_bytes,
                     };
                 }
-                // Back from the newest: first what this thread inserted, then the loaded keys from their end.
+                // Back from the newest: first what this thread inserted, then the loaded keys from
+                // their end.
                 let distance = distances.draw(random);
                 let key = match inserted.checked_sub(distance + 1) {
                     Some(number) => inserted_key(keys, self.thread, self.threads, number),
@@ -216,8 +218,8 @@ impl ValueSizes {
     }
 }
 
-/// The number of the `number`-th key that a thread inserts: the threads take turns beyond the loaded keys, so that no two insert
-/// the same and none needs to know of the others.
+/// The number of the `number`-th key that a thread inserts: the threads take turns beyond the
+/// loaded keys, so that no two insert the same and none needs to know of the others.
 fn inserted_key(keys: u64, thread: u64, threads: u64, number: u64) -> u64 {
     keys + thread + threads * number
 }

@@ -7,13 +7,13 @@ use super::random::{Random, mix64};
 pub enum KeyOrder {
     /// Neighbouring numbers are neighbouring keys (db_bench).
     Number,
-    /// Numbers are scattered over the key space by a bijection, so that new keys fall between old ones (YCSB's
-    /// `insertorder=hashed`).
+    /// Numbers are scattered over the key space by a bijection, so that new keys fall between old
+    /// ones (YCSB's `insertorder=hashed`).
     Scattered,
 }
 
-/// The shape of all keys of a run: the key number (or its scattered image) in 8 bytes, most significant first, filled up with
-/// `0` characters as db_bench does.
+/// The shape of all keys of a run: the key number (or its scattered image) in 8 bytes, most
+/// significant first, filled up with `0` characters as db_bench does.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyShape {
     order: KeyOrder,
@@ -46,8 +46,9 @@ impl KeyShape {
 
 /// Random bytes that values are cut from without an allocation each.
 ///
-/// The bytes are random, so compression neither helps nor hurts: what a run measures does not depend on a guess about the
-/// data. The pool is far longer than a block or a compressor's view of one table block, so that its repetition stays unseen.
+/// The bytes are random, so compression neither helps nor hurts: what a run measures does not
+/// depend on a guess about the data. The pool is far longer than a block or a compressor's view of
+/// one table block, so that its repetition stays unseen.
 #[derive(Debug)]
 pub struct ValuePool {
     bytes: Vec<u8>,
@@ -64,7 +65,8 @@ impl ValuePool {
         Self { bytes: (0..words).flat_map(|_| random.next_u64().to_le_bytes()).collect() }
     }
 
-    /// The value of `value_bytes` bytes (at most the pool's longest) at a position, which may be any number.
+    /// The value of `value_bytes` bytes (at most the pool's longest) at a position, which may be
+    /// any number.
     pub fn value(&self, position: u64, value_bytes: u32) -> &[u8] {
         let start = (position % POOL_BYTES as u64) as usize;
         &self.bytes[start..start + value_bytes as usize]

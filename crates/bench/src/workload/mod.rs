@@ -1,8 +1,8 @@
 //! The published workloads as pure generators of operations.
 //!
-//! Invariants: the operations of a thread depend on the options, the seed and the thread's number only, never on time, on the
-//! store's answers or on other threads; every key number lies in the range the workload names. A generator does no IO and
-//! allocates nothing per operation.
+//! Invariants: the operations of a thread depend on the options, the seed and the thread's number
+//! only, never on time, on the store's answers or on other threads; every key number lies in the
+//! range the workload names. A generator does no IO and allocates nothing per operation.
 
 mod distribution;
 mod generator;
@@ -39,10 +39,12 @@ pub enum Workload {
     /// db_bench: one thread puts, all others get; keys uniformly drawn.
     #[serde(rename = "readwhilewriting")]
     ReadWhileWriting,
-    /// db_bench: 25 % puts, 50 % gets, 25 % seeks with scans; Generalized Pareto value sizes and scan lengths.
+    /// db_bench: 25 % puts, 50 % gets, 25 % seeks with scans; Generalized Pareto value sizes and
+    /// scan lengths.
     #[serde(rename = "mixgraph")]
     MixGraph,
-    /// db_bench: seeks to uniformly drawn keys, each reading the pair it lands on, or as many as are asked for.
+    /// db_bench: seeks to uniformly drawn keys, each reading the pair it lands on, or as many as
+    /// are asked for.
     #[serde(rename = "seekrandom")]
     SeekRandom,
     /// YCSB core A: 50 % reads, 50 % updates, scrambled Zipfian.
@@ -57,8 +59,9 @@ pub enum Workload {
     YcsbE,
     /// YCSB core F: 50 % reads, 50 % read-modify-writes, scrambled Zipfian.
     YcsbF,
-    /// Puts into a full store, of which a share updates keys of the load, uniformly or by a Zipfian, and the rest inserts new
-    /// ones: the update proportion of "Deduplication Adapted CaseDB for Edge Computing", Fig. 4.
+    /// Puts into a full store, of which a share updates keys of the load, uniformly or by a
+    /// Zipfian, and the rest inserts new ones: the update proportion of "Deduplication Adapted
+    /// CaseDB for Edge Computing", Fig. 4.
     Updates,
 }
 
@@ -106,13 +109,14 @@ impl Workload {
         matches!(self, Workload::FillRandom | Workload::FillSeq)
     }
 
-    /// How many threads the driver runs when the user asks for `threads`: `readwhilewriting` adds its writer to the readers.
+    /// How many threads the driver runs when the user asks for `threads`: `readwhilewriting` adds
+    /// its writer to the readers.
     pub fn driver_threads(self, threads: u32) -> u32 {
         threads + u32::from(self == Workload::ReadWhileWriting)
     }
 
-    /// How key numbers become bytes: YCSB scatters them, db_bench does not. Those of `updates` are scattered, so that new keys fall
-    /// between old ones.
+    /// How key numbers become bytes: YCSB scatters them, db_bench does not. Those of `updates` are
+    /// scattered, so that new keys fall between old ones.
     pub fn key_order(self) -> KeyOrder {
         match self {
             Workload::YcsbA

@@ -14,7 +14,8 @@ pub enum Preload {
     Automatic,
     /// The store holds data already and is used as it is; nothing is loaded.
     Existing,
-    /// The store was filled with all keys for this workload, and holds nothing else; nothing is loaded. Only who filled it can say so.
+    /// The store was filled with all keys for this workload, and holds nothing else; nothing is
+    /// loaded. Only who filled it can say so.
     #[serde(skip)]
     Filled,
 }
@@ -29,31 +30,38 @@ pub struct WorkloadOptions {
     pub keys: u64,
     /// The width of a key in bytes. Default 16, range 8 to 1024.
     pub key_bytes: u32,
-    /// The length of a value in bytes; for `mixgraph` the mean length. Default 1000, range 1 to 4 194 304.
+    /// The length of a value in bytes; for `mixgraph` the mean length. Default 1000, range 1 to 4
+    /// 194 304.
     pub value_bytes: u32,
     /// Stop after so many seconds. Default none, range 0.001 to 1 000 000.
     pub seconds: Option<f64>,
-    /// Stop after so many operations. Default: as many as there are keys, unless `seconds` is given. Of `readwhilewriting`
-    /// the reads are counted against it, and the writer goes on until the readers are done.
+    /// Stop after so many operations. Default: as many as there are keys, unless `seconds` is
+    /// given. Of `readwhilewriting` the reads are counted against it, and the writer goes on until
+    /// the readers are done.
     pub ops: Option<u64>,
-    /// How many threads; for `readwhilewriting` the readers, beside one writer. Default 1, range 1 to 1024.
+    /// How many threads; for `readwhilewriting` the readers, beside one writer. Default 1, range 1
+    /// to 1024.
     pub threads: u32,
-    /// Operations per second of all threads together, offered whether or not the store keeps up. Default none: each thread
-    /// starts an operation when the one before is done. Range 0.001 to 1 000 000 000.
+    /// Operations per second of all threads together, offered whether or not the store keeps up.
+    /// Default none: each thread starts an operation when the one before is done. Range 0.001 to 1
+    /// 000 000 000.
     pub rate_ops_per_s: Option<f64>,
-    /// For `readwhilewriting` with a rate: the writer's part of it. Default: an equal share per thread.
+    /// For `readwhilewriting` with a rate: the writer's part of it. Default: an equal share per
+    /// thread.
     pub write_rate_ops_per_s: Option<f64>,
-    /// Of `updates`: how many per cent of the puts update keys of the load; the others insert new keys. Default 100, range 0 to
-    /// 100.
+    /// Of `updates`: how many per cent of the puts update keys of the load; the others insert new
+    /// keys. Default 100, range 0 to 100.
     pub update_share_percent: Option<f64>,
-    /// Of `updates`: the skew (theta) of a Zipfian by which the keys to update are drawn. Default none: uniformly. Range 0.01 to
-    /// 0.999.
+    /// Of `updates`: the skew (theta) of a Zipfian by which the keys to update are drawn. Default
+    /// none: uniformly. Range 0.01 to 0.999.
     pub zipf_theta: Option<f64>,
-    /// Of `seekrandom`: how many entries are read after each seek, the one it lands on included; together they are one operation.
-    /// Default 1, as db_bench's `--seek_nexts=0`; range 1 to 10 000.
+    /// Of `seekrandom`: how many entries are read after each seek, the one it lands on included;
+    /// together they are one operation. Default 1, as db_bench's `--seek_nexts=0`; range 1 to
+    /// 10 000.
     pub scan_entries: Option<u32>,
-    /// Puts of uniformly drawn keys between the load and the measured part, in per cent of the keys: what is read then is no longer
-    /// in the order in which it was loaded. Default none, range 0 to 1000.
+    /// Puts of uniformly drawn keys between the load and the measured part, in per cent of the
+    /// keys: what is read then is no longer in the order in which it was loaded. Default none,
+    /// range 0 to 1000.
     pub updates_before_percent: Option<f64>,
     /// Sets every random choice. Default 1.
     pub seed: u64,
@@ -94,10 +102,13 @@ impl WorkloadOptions {
     pub const MAX_THREADS: u32 = 1024;
     /// The most entries that a seek reads: the most of `mixgraph`, too.
     pub const MAX_SCAN_ENTRIES: u32 = 10_000;
-    /// The most updates before the measured part, in per cent of the keys: by then every key was updated ten times.
+    /// The most updates before the measured part, in per cent of the keys: by then every key was
+    /// updated ten times.
     pub const MAX_UPDATES_BEFORE_PERCENT: f64 = 1000.0;
-    /// `mixgraph` cuts value sizes at this multiple of their mean: one draw in 200 000 is longer, and the cut takes 0.02 % from the
-    /// mean; never beyond [`WorkloadOptions::MAX_VALUE_BYTES`]. (db_bench wraps at `mix_max_value_size`, 1024 bytes, which would give another mean than the asked one.)
+    /// `mixgraph` cuts value sizes at this multiple of their mean: one draw in 200 000 is longer,
+    /// and the cut takes 0.02 % from the mean; never beyond [`WorkloadOptions::MAX_VALUE_BYTES`].
+    /// (db_bench wraps at `mix_max_value_size`, 1024 bytes, which would give another mean than the
+    /// asked one.)
     pub const MIXGRAPH_LONGEST_VALUES: u32 = 64;
 
     /// Refuses what makes no sense, with the field's name, its range and what to do.
@@ -174,7 +185,8 @@ impl WorkloadOptions {
         }
     }
 
-    /// The number of operations after which to stop, if any: `ops`, else the number of keys unless `seconds` is given.
+    /// The number of operations after which to stop, if any: `ops`, else the number of keys unless
+    /// `seconds` is given.
     pub fn ops_limit(&self) -> Option<u64> {
         self.ops.or_else(|| self.seconds.is_none().then_some(self.keys))
     }

@@ -1,8 +1,9 @@
 //! A small random source whose sequence never changes.
 //!
-//! A run must be repeatable by its seed, also with a later version of this program, so the generator is
-//! a named one: xoshiro256++ (Blackman and Vigna, "Scrambled linear pseudorandom number generators", ACM
-//! TOMS 47, 2021). `rand::StdRng` may be another one in each version of `rand`.
+//! A run must be repeatable by its seed, also with a later version of this program, so the
+//! generator is a named one: xoshiro256++ (Blackman and Vigna, "Scrambled linear pseudorandom
+//! number generators", ACM TOMS 47, 2021). `rand::StdRng` may be another one in each version of
+//! `rand`.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -12,8 +13,8 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
-    /// A source that is set by `seed` and `stream`: two streams of one seed have nothing visible in common. The driver gives
-    /// every thread its own stream.
+    /// A source that is set by `seed` and `stream`: two streams of one seed have nothing visible in
+    /// common. The driver gives every thread its own stream.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut split = mix64(seed).wrapping_add(mix64(stream ^ 0x5851_f42d_4c95_7f2d));
         let mut state = [0; 32];
@@ -29,12 +30,14 @@ impl Random {
         self.0.next_u64()
     }
 
-    /// A uniform number in `0..bound`; `bound` is at least 1. The bias of the multiplication is below `bound / 2^64`.
+    /// A uniform number in `0..bound`; `bound` is at least 1. The bias of the multiplication is
+    /// below `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A uniform number in `(0, 1]`: never zero, so that logarithms and negative powers of it are finite.
+    /// A uniform number in `(0, 1]`: never zero, so that logarithms and negative powers of it are
+    /// finite.
     pub fn unit(&mut self) -> f64 {
         ((self.next_u64() >> 11) + 1) as f64 * (1.0 / (1u64 << 53) as f64)
     }
@@ -74,7 +77,8 @@ mod tests {
         for _ in 0..100_000 {
             counts[random.below(10) as usize] += 1;
         }
-        // Each count is binomial with a standard deviation of 95: five of them is a chance of one in a million.
+        // Each count is binomial with a standard deviation of 95: five of them is a chance of one
+        // in a million.
         assert!(counts.iter().all(|&count| count.abs_diff(10_000) < 475), "{counts:?}");
         assert!((0..1000).all(|_| random.below(1) == 0));
     }

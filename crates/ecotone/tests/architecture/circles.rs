@@ -1,8 +1,8 @@
 //! Which file of a crate imports which, and whether imports go in a circle.
 //!
-//! A path that begins with `crate`, `super`, `self` or a child module is followed to the file that defines what it
-//! names, through re-exports. A module and what lies in its folder are one family, whose members may name each other.
-//! Test code does not count.
+//! A path that begins with `crate`, `super`, `self` or a child module is followed to the file that
+//! defines what it names, through re-exports. A module and what lies in its folder are one family,
+//! whose members may name each other. Test code does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -216,7 +216,8 @@ fn target<'m>(
             (at, rest) = (next, behind);
             continue;
         }
-        // Nothing is passed on in a circle: rustc would not have it. The bound is for what this reads wrongly.
+        // Nothing is passed on in a circle: rustc would not have it. The bound is for what this
+        // reads wrongly.
         if depth < 8
             && let Some(passed_on) = sources.get(&at).and_then(|source| source.passed_on.get(name))
             && let Some(found) = target(sources, &at, passed_on, depth + 1)

@@ -1,7 +1,9 @@
-//! Keeps the house in order: which crate may depend on which, what the pure crates must not touch, who may speak C,
-//! and that no files import each other in a circle. Each failure names the place to mend.
+//! Keeps the house in order: which crate may depend on which, what the pure crates must not touch,
+//! who may speak C, and that no files import each other in a circle. Each failure names the place
+//! to mend.
 //!
-//! The arrows are the dependency diagram of ARCHITECTURE.md; a new crate is drawn there and added to [`ARROWS`] here.
+//! The arrows are the dependency diagram of ARCHITECTURE.md; a new crate is drawn there and added
+//! to [`ARROWS`] here.
 
 mod circles;
 mod rust;
@@ -13,8 +15,9 @@ use std::process::Command;
 
 use rust::{Token, tokens};
 
-/// Each crate (its folder in `crates/`) and the crates of this workspace that it may depend on, for any purpose: to run,
-/// to build, to test. A dependency for tests alone is an arrow too: it would let a lower room lean on a higher one.
+/// Each crate (its folder in `crates/`) and the crates of this workspace that it may depend on, for
+/// any purpose: to run, to build, to test. A dependency for tests alone is an arrow too: it would
+/// let a lower room lean on a higher one.
 const ARROWS: &[(&str, &[&str])] = &[
     ("policy", &[]),
     ("rocks-sys", &[]),
@@ -32,7 +35,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Crates without clock, IO, threads and global randomness: time and seeds are arguments.
 const PURE: &[&str] = &["types", "policy", "sim"];
 
-/// What a pure crate must not name, as a path from `std`. (A `HashMap` is here because its order of iteration is random.)
+/// What a pure crate must not name, as a path from `std`. (A `HashMap` is here because its order of
+/// iteration is random.)
 const IMPURE_STD: &[&str] = &[
     "collections::HashMap",
     "collections::HashSet",
@@ -61,7 +65,8 @@ const IMPURE_CRATES: &[&str] = &["rand", "tokio"];
 /// The one crate that declares or exports functions of another language.
 const SPEAKS_C: &str = "rocks-sys";
 
-/// Files elsewhere that may define a function with C's calling convention, and why. None of them calls C++.
+/// Files elsewhere that may define a function with C's calling convention, and why. None of them
+/// calls C++.
 const CALLED_BY_THE_KERNEL: &[(&str, &str)] =
     &[("crates/lab/src/process.rs", "the lab's signal handler notes that the user wants it to end")];
 
@@ -271,7 +276,8 @@ fn shown(path: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).display().to_string()
 }
 
-/// For each crate of the workspace, by folder name, the crates of the workspace that its Cargo.toml names.
+/// For each crate of the workspace, by folder name, the crates of the workspace that its Cargo.toml
+/// names.
 fn workspace_dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--offline", "--no-deps", "--format-version", "1"])
@@ -320,7 +326,8 @@ fn impurities(tokens: &[(usize, Token<'_>)]) -> Vec<(usize, String)> {
     found
 }
 
-/// Follows one path, or one braced group of paths, that `prefix` (of `std`) leads to, and notes what is impure.
+/// Follows one path, or one braced group of paths, that `prefix` (of `std`) leads to, and notes
+/// what is impure.
 fn std_paths(tokens: &[(usize, Token<'_>)], cursor: &mut usize, prefix: &str, found: &mut Vec<(usize, String)>) {
     let Some((line, token)) = tokens.get(*cursor) else { return };
     *cursor += 1;
@@ -348,7 +355,8 @@ fn std_paths(tokens: &[(usize, Token<'_>)], cursor: &mut usize, prefix: &str, fo
             }
             if tokens.get(*cursor).is_some_and(|(_, token)| *token == Token::Path) {
                 *cursor += 1;
-                // Beyond an impure module nothing more is to be said, but its group must still be stepped over.
+                // Beyond an impure module nothing more is to be said, but its group must still be
+                // stepped over.
                 let mut beyond = Vec::new();
                 let deeper = format!("{path}::");
                 std_paths(tokens, cursor, &deeper, if impure { &mut beyond } else { found });

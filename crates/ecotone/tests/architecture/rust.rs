@@ -29,7 +29,8 @@ pub fn tokens(source: &str) -> Vec<(usize, Token<'_>)> {
     found
 }
 
-/// The bytes that the token at the beginning of `rest` takes, and the token, if it is one that matters.
+/// The bytes that the token at the beginning of `rest` takes, and the token, if it is one that
+/// matters.
 fn next_token(rest: &str, first: char) -> (usize, Option<Token<'_>>) {
     if rest.starts_with("//") {
         return (rest.find('\n').unwrap_or(rest.len()), None);
@@ -75,7 +76,8 @@ fn block_comment(rest: &str) -> usize {
     rest.len()
 }
 
-/// The length of a string literal (`"`, `r"`, `r#"`, with `b` or `c` before them) at the beginning of `rest`.
+/// The length of a string literal (`"`, `r"`, `r#"`, with `b` or `c` before them) at the beginning
+/// of `rest`.
 fn string_literal(rest: &str) -> Option<usize> {
     let body = rest.strip_prefix(['b', 'c']).unwrap_or(rest);
     if let Some(raw) = body.strip_prefix('r') {

@@ -78,9 +78,10 @@ pub(crate) struct Shortage {
 }
 
 impl Shortage {
-    /// Whether the store in `directory` is short of space, after what can be freed was freed. `None`: it is not. `met` says that the end of the disk was met,
-    /// whatever the file system says that is free (there are quotas). `tables_may_go`: the MANIFEST is known to be whole, so that a table which it does not name
-    /// is of no use.
+    /// Whether the store in `directory` is short of space, after what can be freed was freed.
+    /// `None`: it is not. `met` says that the end of the disk was met, whatever the file system
+    /// says that is free (there are quotas). `tables_may_go`: the MANIFEST is known to be whole, so
+    /// that a table which it does not name is of no use.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! The versions of one sampled key, and which of them shadows which.
 //!
-//! Invariant: the newest comes first. Of two with one sequence that of the table with the lesser number counts as newer.
+//! Invariant: the newest comes first. Of two with one sequence that of the table with the lesser
+//! number counts as newer.
 
 use std::cmp::Reverse;
 
@@ -46,7 +47,8 @@ impl Versions {
         }
     }
 
-    /// Adds one, and returns what it shadows, or itself where it is shadowed; `None` where there was no other, or that is a deletion.
+    /// Adds one, and returns what it shadows, or itself where it is shadowed; `None` where there
+    /// was no other, or that is a deletion.
     pub(super) fn add(&mut self, version: Version) -> Option<Value> {
         match self {
             Self::None => {
@@ -67,8 +69,9 @@ impl Versions {
         }
     }
 
-    /// Removes that of a table, if it is there, and returns what was shadowed and is not any more: the next one where it was the newest, else
-    /// itself. `None` where nothing was, or that is a deletion.
+    /// Removes that of a table, if it is there, and returns what was shadowed and is not any more:
+    /// the next one where it was the newest, else itself. `None` where nothing was, or that is a
+    /// deletion.
     pub(super) fn remove(&mut self, sequence: u64, table: u64) -> Option<Value> {
         let is_it = |version: &Version| (version.sequence, version.table) == (sequence, table);
         match self {

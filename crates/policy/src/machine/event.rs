@@ -46,9 +46,11 @@ pub enum Event {
         input_level: i32,
         /// Level of the outputs.
         output_level: i32,
-        /// Tables in level 0 now, those of this compaction included; `None`: as the last own load sample says.
+        /// Tables in level 0 now, those of this compaction included; `None`: as the last own load
+        /// sample says.
         l0_tables: Option<u32>,
-        /// Until when it must have ended for another reason than a stall: that long space lasts. `None`: there is no such reason.
+        /// Until when it must have ended for another reason than a stall: that long space lasts.
+        /// `None`: there is no such reason.
         deadline: Option<Seconds>,
     },
     /// Coordinator: a server asks for a worker.
@@ -63,7 +65,8 @@ pub enum Event {
         /// The answer.
         answer: PlacementAnswer,
     },
-    /// Owner: the question found no coordinator, was not taken, or went unanswered for the placement timeout.
+    /// Owner: the question found no coordinator, was not taken, or went unanswered for the
+    /// placement timeout.
     PlacementUnavailable {
         /// The job that was asked about.
         job: JobId,
@@ -131,10 +134,11 @@ pub struct JobObservation {
     pub job: JobId,
     /// Bytes of the input tables.
     pub input_bytes: Bytes,
-    /// What was predicted when the job was placed. `None` at all servers but its owner, and when nothing was known.
+    /// What was predicted when the job was placed. `None` at all servers but its owner, and when
+    /// nothing was known.
     pub at_decision: Option<Prediction>,
-    /// What the models said just before they learned from this job; `samples` is the number of trainings before it.
-    /// `None` when they knew nothing, not even a prior.
+    /// What the models said just before they learned from this job; `samples` is the number of
+    /// trainings before it. `None` when they knew nothing, not even a prior.
     pub before_training: Option<Prediction>,
     /// How long it took.
     pub seconds: Seconds,
@@ -148,7 +152,8 @@ impl JobObservation {
         relative_error(self.before_training?.seconds.0, self.seconds.0)
     }
 
-    /// Relative error of the energy predicted just before the training; `None` when nothing measured it.
+    /// Relative error of the energy predicted just before the training; `None` when nothing
+    /// measured it.
     pub fn energy_error(&self) -> Option<f64> {
         relative_error(self.before_training?.joules.0, self.joules.0)
     }

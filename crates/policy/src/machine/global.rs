@@ -1,7 +1,8 @@
-//! The coordinator's half: ECO-KVS's Global System (section VI-B) with Scheduler, Predictor and Tracker, or EdgePilot's
-//! Scheduler with its queue and EdgeCode (section IV).
+//! The coordinator's half: ECO-KVS's Global System (section VI-B) with Scheduler, Predictor and
+//! Tracker, or EdgePilot's Scheduler with its queue and EdgeCode (section IV).
 //!
-//! Requests come one at a time: whoever drives the machine queues them in a bounded queue, as both papers' schedulers do.
+//! Requests come one at a time: whoever drives the machine queues them in a bounded queue, as both
+//! papers' schedulers do.
 
 use crate::predictor::Predictor;
 use crate::queue_order::{self, QueueLimits, ServerStatus};
@@ -147,7 +148,8 @@ impl GlobalSystem {
     }
 }
 
-/// What the job takes on its owner: as the coordinator's models say, or as the owner says where they know nothing.
+/// What the job takes on its owner: as the coordinator's models say, or as the owner says where
+/// they know nothing.
 fn local_time(request: &PlacementRequest, predictor: &Predictor) -> Option<Seconds> {
     predictor.local(&request.owner, request.shape()).map(|local| local.seconds).or(request.local_time)
 }

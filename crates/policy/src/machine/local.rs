@@ -1,11 +1,13 @@
-//! The owner's half: ECO-KVS's Local System (section VI-B) with Monitor, gate and Offloader, and the bookkeeping that gives
-//! every compaction exactly one place to run.
+//! The owner's half: ECO-KVS's Local System (section VI-B) with Monitor, gate and Offloader, and
+//! the bookkeeping that gives every compaction exactly one place to run.
 //!
-//! A job is *asking* (the coordinator has been asked), *offloaded*, or *settled* (it runs here, or its output is installed, and
-//! only its report is awaited). Every job leaves *asking* through exactly one of an answer or "unavailable", and *offloaded*
-//! through the end of the offload. Whatever else arrives for a job is late and changes nothing.
+//! A job is *asking* (the coordinator has been asked), *offloaded*, or *settled* (it runs here, or
+//! its output is installed, and only its report is awaited). Every job leaves *asking* through
+//! exactly one of an answer or "unavailable", and *offloaded* through the end of the offload.
+//! Whatever else arrives for a job is late and changes nothing.
 //!
-//! Bounded: jobs that ask, jobs that are offloaded, jobs that are remembered, and workers that are avoided.
+//! Bounded: jobs that ask, jobs that are offloaded, jobs that are remembered, and workers that are
+//! avoided.
 
 use std::collections::BTreeMap;
 

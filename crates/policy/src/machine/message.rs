@@ -24,8 +24,8 @@ pub struct Link {
     pub round_trip: Seconds,
 }
 
-/// What a server tells the coordinator, and its own machine, once a second (EdgePilot Algorithm 1; ECO-KVS section VI-B,
-/// Monitor and Tracker).
+/// What a server tells the coordinator, and its own machine, once a second (EdgePilot Algorithm 1;
+/// ECO-KVS section VI-B, Monitor and Tracker).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadSample {
     /// The server that speaks.
@@ -49,8 +49,8 @@ pub struct LoadSample {
     pub core_speed: f64,
     /// Bandwidth of the server's network that is unused now.
     pub free_network_bytes_per_s: BytesPerSecond,
-    /// The measured path from this server to the coordinator; `None` at the coordinator itself, and until it has been
-    /// measured.
+    /// The measured path from this server to the coordinator; `None` at the coordinator itself, and
+    /// until it has been measured.
     pub link: Option<Link>,
     /// Jobs that it would take from other servers now.
     pub worker_slots_free: u32,
@@ -87,8 +87,8 @@ impl LoadSample {
     }
 }
 
-/// A finished (sub)compaction. The owner gives it to its own machine and to the coordinator, each exactly once, whoever
-/// ran it: a report that is delivered twice trains twice.
+/// A finished (sub)compaction. The owner gives it to its own machine and to the coordinator, each
+/// exactly once, whoever ran it: a report that is delivered twice trains twice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobReport {
     /// Whose store it was.
@@ -103,8 +103,8 @@ pub struct JobReport {
     pub output_bytes: Bytes,
     /// From the moment it was started or sent until its output was at the owner. More than zero.
     pub seconds: Seconds,
-    /// Energy that the worker (and, when local, the owner) used for it; zero when nothing measures energy: then no
-    /// energy model learns from it.
+    /// Energy that the worker (and, when local, the owner) used for it; zero when nothing measures
+    /// energy: then no energy model learns from it.
     pub joules: Joules,
     /// Level of the inputs.
     pub input_level: i32,
@@ -136,7 +136,8 @@ pub struct Prediction {
     pub seconds: Seconds,
     /// Energy at the worker. Zero or more.
     pub joules: Joules,
-    /// Mean relative error of the time model's recent predictions, 0.05 for 5 %; zero while it has none.
+    /// Mean relative error of the time model's recent predictions, 0.05 for 5 %; zero while it has
+    /// none.
     pub time_error: f64,
     /// Finished jobs that the time model has learned from; 0 means that this is a prior.
     pub samples: u64,
@@ -169,8 +170,8 @@ pub struct PlacementRequest {
     pub output_level: i32,
     /// What the owner's own model says it takes at home; `None` while it has no model.
     pub local_time: Option<Seconds>,
-    /// T_max of ECO-KVS, or what is left until the job's own deadline where that is less: a worker must be predicted to take less than
-    /// that. `None`: there is no deadline.
+    /// T_max of ECO-KVS, or what is left until the job's own deadline where that is less: a worker
+    /// must be predicted to take less than that. `None`: there is no deadline.
     pub latest: Option<Seconds>,
     /// Workers that declined or failed a job of this owner a short while ago.
     pub avoid: Vec<ServerId>,
@@ -184,7 +185,8 @@ impl PlacementRequest {
         Job::new(self.input_bytes, self.input_level)
     }
 
-    /// What is impossible in this request, if anything. `max_servers` bounds the list of servers to avoid.
+    /// What is impossible in this request, if anything. `max_servers` bounds the list of servers to
+    /// avoid.
     pub fn problem(&self, max_servers: usize) -> Option<&'static str> {
         let checks = [
             (self.input_bytes > Bytes::ZERO, "the job reads nothing"),

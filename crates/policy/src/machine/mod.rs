@@ -1,8 +1,9 @@
 //! The state machine: events in, commands out.
 //!
-//! One machine serves a server in both of its roles. As **owner** it decides for each of its compactions whether to ask for
-//! a worker (`local`, after ECO-KVS's Local System). As **coordinator** it finds the worker (`global`, after ECO-KVS's
-//! Global System and EdgePilot's Scheduler). Both use the same models, so that the coordinator's own jobs train them once.
+//! One machine serves a server in both of its roles. As **owner** it decides for each of its
+//! compactions whether to ask for a worker (`local`, after ECO-KVS's Local System). As
+//! **coordinator** it finds the worker (`global`, after ECO-KVS's Global System and EdgePilot's
+//! Scheduler). Both use the same models, so that the coordinator's own jobs train them once.
 //!
 //! ```text
 //!   CompactionReady ---> gate ---> RunHere
@@ -17,16 +18,18 @@
 //! ```
 //!
 //! **Invariants.**
-//! 1. Each `CompactionReady` is followed, at the latest by the end of the wait for its answer, by exactly one `RunHere` or one
-//!    `Offload`; an `Offload` that is declined or fails by exactly one `RunHere`; nothing else gives these two. Whoever waits
-//!    ends the wait after the placement timeout with `PlacementUnavailable`.
+//! 1. Each `CompactionReady` is followed, at the latest by the end of the wait for its answer, by
+//!    exactly one `RunHere` or one `Offload`; an `Offload` that is declined or fails by exactly one
+//!    `RunHere`; nothing else gives these two. Whoever waits ends the wait after the placement
+//!    timeout with `PlacementUnavailable`.
 //! 2. The worker of an `Offload` or of an answer is never the owner.
-//! 3. At most `max_placements_outstanding` jobs wait for an answer, and at most `max_offloads_outstanding` are on workers.
+//! 3. At most `max_placements_outstanding` jobs wait for an answer, and at most
+//!    `max_offloads_outstanding` are on workers.
 //! 4. Decisions do not depend on the order in which servers reported.
 //! 5. A message with an impossible number changes nothing and is counted.
 //!
-//! **Failure modes.** None: in doubt the answer is "here". **Threads.** None: whoever drives the machine gives it one event
-//! at a time.
+//! **Failure modes.** None: in doubt the answer is "here". **Threads.** None: whoever drives the
+//! machine gives it one event at a time.
 
 mod event;
 mod global;
@@ -52,8 +55,8 @@ use ecotone_types::units::Time;
 use global::GlobalSystem;
 use local::{LocalSystem, ReadyCompaction};
 
-/// One server's decisions, in both of its roles: owner of its own jobs and, if it is the coordinator, placer of
-/// everybody's.
+/// One server's decisions, in both of its roles: owner of its own jobs and, if it is the
+/// coordinator, placer of everybody's.
 #[derive(Clone, Debug)]
 pub struct PolicyCore {
     own: ServerId,
@@ -94,8 +97,8 @@ impl PolicyCore {
         &self.parameters
     }
 
-    /// Takes an event and gives the commands that follow from it, in the order in which they are to be carried out. A
-    /// `now` before that of an earlier event counts as that earlier one.
+    /// Takes an event and gives the commands that follow from it, in the order in which they are to
+    /// be carried out. A `now` before that of an earlier event counts as that earlier one.
     pub fn handle(&mut self, now: Time, event: Event) -> Vec<Command> {
         if now.0.is_plausible() && now > self.now {
             self.now = now;
@@ -133,7 +136,8 @@ impl PolicyCore {
         }
     }
 
-    /// What the own store's L0 is heading for, as admission control sees it between jobs; `None` before the first own load sample.
+    /// What the own store's L0 is heading for, as admission control sees it between jobs; `None`
+    /// before the first own load sample.
     pub fn stall_forecast(&self) -> Option<StallForecast> {
         self.local.forecast(None, &self.parameters)
     }

@@ -12,11 +12,12 @@ use ecotone_types::units::{Bytes, BytesPerSecond, Cores, Seconds, Tables};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenNoneInTime {
-    /// Run it on the owner, as ECO-KVS does (section VI-B: only "if the Global System is given a suitable server").
+    /// Run it on the owner, as ECO-KVS does (section VI-B: only "if the Global System is given a
+    /// suitable server").
     #[default]
     Local,
-    /// Send it to the fastest enabled server if that is faster than the owner: the stall cannot be avoided but can be
-    /// shortened.
+    /// Send it to the fastest enabled server if that is faster than the owner: the stall cannot be
+    /// avoided but can be shortened.
     FastestIfFaster,
 }
 
@@ -26,49 +27,55 @@ pub enum WhenNoneInTime {
 pub struct Parameters {
     /// The policy of the federation. Default `eco`.
     pub policy: PolicyName,
-    /// WST: the number of L0 tables at which RocksDB slows writes (`level0_slowdown_writes_trigger`). Default 20, at
-    /// least 1. ECO-KVS section IV.
+    /// WST: the number of L0 tables at which RocksDB slows writes
+    /// (`level0_slowdown_writes_trigger`). Default 20, at least 1. ECO-KVS section IV.
     pub stall_threshold_tables: Tables,
-    /// The forecast counts a stall from this many tables below the threshold on. Default 0, as ECO-KVS; zero or more, less
-    /// than `stall_threshold_tables`.
+    /// The forecast counts a stall from this many tables below the threshold on. Default 0, as
+    /// ECO-KVS; zero or more, less than `stall_threshold_tables`.
     pub stall_margin_tables: Tables,
-    /// How long an owner waits for the coordinator's answer before it runs a job itself. Default 0.5 s, more than 0.
+    /// How long an owner waits for the coordinator's answer before it runs a job itself. Default
+    /// 0.5 s, more than 0.
     pub placement_timeout: Seconds,
     /// The deadline of an offload is this multiple of its predicted time. Default 4, at least 1.
     pub deadline_multiple: f64,
-    /// The least deadline, so that a tiny job is not cancelled for a hiccup of the network. Default 10 s, more than 0.
+    /// The least deadline, so that a tiny job is not cancelled for a hiccup of the network. Default
+    /// 10 s, more than 0.
     pub min_deadline: Seconds,
-    /// The greatest deadline, so that no prediction can hold a compaction for ever. Default 600 s, at least
-    /// `min_deadline`.
+    /// The greatest deadline, so that no prediction can hold a compaction for ever. Default 600 s,
+    /// at least `min_deadline`.
     pub max_deadline: Seconds,
     /// Questions of one owner that may be unanswered at a time. Default 16, at least 1.
     pub max_placements_outstanding: usize,
     /// Jobs of one owner that may be on workers at a time. Default 8, at least 1.
     pub max_offloads_outstanding: usize,
-    /// Jobs of one owner that are remembered, so that what was predicted can be compared with what came. Default 1024,
-    /// at least `max_placements_outstanding + max_offloads_outstanding + 1`.
+    /// Jobs of one owner that are remembered, so that what was predicted can be compared with what
+    /// came. Default 1024, at least `max_placements_outstanding + max_offloads_outstanding + 1`.
     pub max_jobs_remembered: usize,
-    /// Servers that a coordinator knows at a time; a further one is ignored until another has been silent for
-    /// `forget_after`. Default 256, at least 1.
+    /// Servers that a coordinator knows at a time; a further one is ignored until another has been
+    /// silent for `forget_after`. Default 256, at least 1.
     pub max_servers: usize,
-    /// A server whose last load sample is older than this is disabled. Default 3 s: three missed reports. More than 0.
+    /// A server whose last load sample is older than this is disabled. Default 3 s: three missed
+    /// reports. More than 0.
     pub stale_after: Seconds,
-    /// A server that has been silent for this long loses its entry in the server table. Default 3600 s, at least
-    /// `stale_after`.
+    /// A server that has been silent for this long loses its entry in the server table. Default
+    /// 3600 s, at least `stale_after`.
     pub forget_after: Seconds,
-    /// A server is enabled with more free cores than this. Default 1: EdgePilot Algorithm 2 lines 2 and 3. Zero or more.
+    /// A server is enabled with more free cores than this. Default 1: EdgePilot Algorithm 2 lines 2
+    /// and 3. Zero or more.
     pub min_free_cores: Cores,
-    /// A server is enabled with more free bandwidth than this. Default 0: EdgePilot Algorithm 2 lines 5 and 6. Zero or
-    /// more.
+    /// A server is enabled with more free bandwidth than this. Default 0: EdgePilot Algorithm 2
+    /// lines 5 and 6. Zero or more.
     pub min_free_network_bytes_per_s: BytesPerSecond,
-    /// Whether a server whose own store is stalled may work for others. Default true: the papers' server table looks
-    /// at processor and network only, and an L0 stall comes from one slow compaction thread while cores are idle.
+    /// Whether a server whose own store is stalled may work for others. Default true: the papers'
+    /// server table looks at processor and network only, and an L0 stall comes from one slow
+    /// compaction thread while cores are idle.
     pub stalled_servers_may_work: bool,
-    /// Whether a job that was placed on a server takes a core and a slot from what its last load sample said, until the
-    /// next sample. Default true. Ours: without it all requests of one second go to the same server, which then
-    /// declines.
+    /// Whether a job that was placed on a server takes a core and a slot from what its last load
+    /// sample said, until the next sample. Default true. Ours: without it all requests of one
+    /// second go to the same server, which then declines.
     pub count_placements_between_samples: bool,
-    /// How long an owner avoids a worker that declined a job. Default 1 s: until its next load sample. Zero or more.
+    /// How long an owner avoids a worker that declined a job. Default 1 s: until its next load
+    /// sample. Zero or more.
     pub avoid_after_decline: Seconds,
     /// How long an owner avoids a worker that failed a job. Default 30 s. Zero or more.
     pub avoid_after_failure: Seconds,
@@ -113,15 +120,17 @@ impl Default for Parameters {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RateParameters {
-    /// Samples in the window of the exponential moving average; its weight is 2 / (window + 1). Default 3, at least 1.
+    /// Samples in the window of the exponential moving average; its weight is 2 / (window + 1).
+    /// Default 3, at least 1.
     pub window_samples: u32,
-    /// Whether seconds in which writes were stalled leave the average as it is. Default true. Ours: what a stalled store lets
-    /// in says nothing of what is offered to it.
+    /// Whether seconds in which writes were stalled leave the average as it is. Default true. Ours:
+    /// what a stalled store lets in says nothing of what is offered to it.
     pub hold_while_stalled: bool,
-    /// How many of the last flushed tables tell how much user input fills one table. Default 32, at least 1.
+    /// How many of the last flushed tables tell how much user input fills one table. Default 32, at
+    /// least 1.
     pub flush_window_tables: u32,
-    /// User input that fills one L0 table while no flush has been seen: RocksDB's `write_buffer_size`. Default 64 MiB,
-    /// at least 1.
+    /// User input that fills one L0 table while no flush has been seen: RocksDB's
+    /// `write_buffer_size`. Default 64 MiB, at least 1.
     pub prior_input_bytes_per_table: Bytes,
     /// How many of the last predictions the mean error is taken over. Default 20, at least 1.
     pub error_window_samples: u32,
@@ -143,68 +152,74 @@ impl Default for RateParameters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Weighting {
-    /// One over the square of the input bytes: the relative error is made least. Times of jobs scatter in proportion to
-    /// their size; the tests show that this predicts jobs of all sizes better under such noise.
+    /// One over the square of the input bytes: the relative error is made least. Times of jobs
+    /// scatter in proportion to their size; the tests show that this predicts jobs of all sizes
+    /// better under such noise.
     #[default]
     Relative,
     /// The same for all: ordinary least squares, where the largest jobs rule.
     Absolute,
 }
 
-/// Constants of the models y = a x + b of time and energy over input bytes (ECO-KVS section VI-B, Local Predictor).
+/// Constants of the models y = a x + b of time and energy over input bytes (ECO-KVS section VI-B,
+/// Local Predictor).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelParameters {
-    /// Each further sample multiplies the weight of all before it by this. Default 0.98: about the last 50 jobs count.
-    /// More than 0, at most 1.
+    /// Each further sample multiplies the weight of all before it by this. Default 0.98: about the
+    /// last 50 jobs count. More than 0, at most 1.
     pub forgetting: f64,
     /// The weight of a sample. Default `relative`.
     pub weighting: Weighting,
-    /// Under `relative`, smaller jobs weigh as if they had this size: their fixed part rules, not their bytes. Default
-    /// 1 MiB, at least 1.
+    /// Under `relative`, smaller jobs weigh as if they had this size: their fixed part rules, not
+    /// their bytes. Default 1 MiB, at least 1.
     pub weight_floor_bytes: Bytes,
-    /// The size at which servers are compared and in which bytes are counted inside the models. Default 64 MiB, the
-    /// size of ECO-KVS section VI-C. At least 1.
+    /// The size at which servers are compared and in which bytes are counted inside the models.
+    /// Default 64 MiB, the size of ECO-KVS section VI-C. At least 1.
     pub reference_bytes: Bytes,
-    /// How many samples the level of a server's prior counts as. Default 0.05: the first job outweighs the guess. More
-    /// than 0.
+    /// How many samples the level of a server's prior counts as. Default 0.05: the first job
+    /// outweighs the guess. More than 0.
     pub server_prior_samples: f64,
-    /// How many samples the level of a pair's prior (worker's model plus link) counts as. Default 0.5: it rests on
-    /// measurements, and one odd job should not shut a worker out. More than 0.
+    /// How many samples the level of a pair's prior (worker's model plus link) counts as. Default
+    /// 0.5: it rests on measurements, and one odd job should not shut a worker out. More than 0.
     pub pair_prior_samples: f64,
-    /// How many samples the shape of a prior (the ratio of b to a) counts as. Default 0.1: it decides only while all
-    /// jobs have about the same size. More than 0.
+    /// How many samples the shape of a prior (the ratio of b to a) counts as. Default 0.1: it
+    /// decides only while all jobs have about the same size. More than 0.
     pub shape_prior_samples: f64,
-    /// The two sizes at which the shape of a prior is put into the sums, as multiples of `reference_bytes`. Default 0.25 and
-    /// 4: they span the sizes of usual compactions. More than 0, the first less than the second.
+    /// The two sizes at which the shape of a prior is put into the sums, as multiples of
+    /// `reference_bytes`. Default 0.25 and 4: they span the sizes of usual compactions. More than
+    /// 0, the first less than the second.
     pub shape_prior_sizes: [f64; 2],
-    /// The samples of a pair lose half of their weight in this time, so that a worker that was once slow is tried again.
-    /// Default 60 s, more than 0.
+    /// The samples of a pair lose half of their weight in this time, so that a worker that was once
+    /// slow is tried again. Default 60 s, more than 0.
     pub pair_half_life: Seconds,
-    /// How many of the last predictions the mean error is taken over. Default 20, at least 1: ECO-KVS section VII-C
-    /// reports errors after 20 trainings.
+    /// How many of the last predictions the mean error is taken over. Default 20, at least 1:
+    /// ECO-KVS section VII-C reports errors after 20 trainings.
     pub error_window_samples: u32,
-    /// Input bytes that a core of speed 1 compacts in a second: the prior. Default 200 MB/s, uncompressed. More than 0.
+    /// Input bytes that a core of speed 1 compacts in a second: the prior. Default 200 MB/s,
+    /// uncompressed. More than 0.
     pub reference_bytes_per_s: BytesPerSecond,
     /// The fixed time of a job on a core of speed 1: the prior. Default 0.01 s. Zero or more.
     pub reference_job_seconds: Seconds,
-    /// Bandwidth of a link that has not been measured: the prior. Default 125 MB/s (1 Gb/s). More than 0.
+    /// Bandwidth of a link that has not been measured: the prior. Default 125 MB/s (1 Gb/s). More
+    /// than 0.
     pub prior_link_bytes_per_s: BytesPerSecond,
     /// Round trip of a link that has not been measured: the prior. Default 1 ms. Zero or more.
     pub prior_round_trip: Seconds,
-    /// Round trips that an offload waits for and that do not depend on its size: offer, open, list, finish. Default 8,
-    /// zero or more.
+    /// Round trips that an offload waits for and that do not depend on its size: offer, open, list,
+    /// finish. Default 8, zero or more.
     pub round_trips_per_job: f64,
-    /// Output bytes for each input byte while no job of the owner has been seen: the prior. Default 1. Zero or more.
+    /// Output bytes for each input byte while no job of the owner has been seen: the prior.
+    /// Default 1. Zero or more.
     pub prior_output_ratio: f64,
-    /// The jobs over which an owner's ratio of output to input bytes is averaged. Default 20, at least 1: enough to smooth
-    /// single jobs, few enough to follow a workload.
+    /// The jobs over which an owner's ratio of output to input bytes is averaged. Default 20, at
+    /// least 1: enough to smooth single jobs, few enough to follow a workload.
     pub output_ratio_window_jobs: u32,
-    /// The greatest ratio of output to input bytes that is believed. Default 2, more than 0: a compaction merges and does not
-    /// invent.
+    /// The greatest ratio of output to input bytes that is believed. Default 2, more than 0: a
+    /// compaction merges and does not invent.
     pub max_output_ratio: f64,
-    /// Pairs of worker and owner that are remembered; the one that learned longest ago is dropped. Default 4096, at
-    /// least 1.
+    /// Pairs of worker and owner that are remembered; the one that learned longest ago is dropped.
+    /// Default 4096, at least 1.
     pub max_pairs: usize,
 }
 

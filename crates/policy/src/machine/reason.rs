@@ -1,4 +1,5 @@
-//! Why things go the way they go: every fallback names its reason, and every reason has one name for metrics and logs.
+//! Why things go the way they go: every fallback names its reason, and every reason has one name
+//! for metrics and logs.
 
 use std::fmt;
 
@@ -19,13 +20,15 @@ pub enum LocalReason {
     NotLevelZero,
     /// It ends before L0 reaches the stall threshold (ECO-KVS equation 2 does not hold).
     NoStallForecast,
-    /// It merges duplicates, which nothing presses for: it ends before L0 reaches the stall threshold and before space is short.
+    /// It merges duplicates, which nothing presses for: it ends before L0 reaches the stall
+    /// threshold and before space is short.
     EndsInTime,
     /// The head of EdgePilot's queue would not be faster (EdgePilot equation 3 does not hold).
     NotFaster,
     /// No other server is enabled in the server table.
     NoServerEnabled,
-    /// Servers are enabled, but none ends before the latest time (ECO-KVS equation 3 gives an empty set).
+    /// Servers are enabled, but none ends before the latest time (ECO-KVS equation 3 gives an empty
+    /// set).
     NoneInTime,
     /// Nothing is known about how long it takes: neither a model nor a load sample.
     NoPrediction,
@@ -93,7 +96,8 @@ impl LocalReason {
         }
     }
 
-    /// Whether something went wrong, as opposed to the policy's choice. Such fallbacks are worth a log line.
+    /// Whether something went wrong, as opposed to the policy's choice. Such fallbacks are worth a
+    /// log line.
     pub const fn is_fallback(self) -> bool {
         matches!(
             self,

@@ -33,8 +33,8 @@ pub struct ModelSummary {
     pub a: f64,
     /// Seconds or joules for each job. Zero or more.
     pub b: f64,
-    /// Mean relative error of the recent predictions, each made before the model learned from that job: 0.05 for 5 %.
-    /// `None` before the first.
+    /// Mean relative error of the recent predictions, each made before the model learned from that
+    /// job: 0.05 for 5 %. `None` before the first.
     pub recent_error: Option<f64>,
     /// The same over all predictions.
     pub mean_error: Option<f64>,
@@ -49,7 +49,8 @@ pub struct RateSummary {
     pub samples: u64,
     /// User input that fills one L0 table, by recent flushes.
     pub input_bytes_per_table: f64,
-    /// Mean relative error of the recent predictions of the next second: 0.05 for 5 %. `None` before the first.
+    /// Mean relative error of the recent predictions of the next second: 0.05 for 5 %. `None`
+    /// before the first.
     pub recent_error: Option<f64>,
     /// The same over all predictions.
     pub mean_error: Option<f64>,
@@ -62,6 +63,7 @@ pub struct ModelReport {
     pub models: Vec<ModelSummary>,
     /// The input rate of this server.
     pub rate: RateSummary,
-    /// Messages that were ignored since the start, because a number in them was impossible or a limit was reached.
+    /// Messages that were ignored since the start, because a number in them was impossible or a
+    /// limit was reached.
     pub ignored_messages_total: u64,
 }

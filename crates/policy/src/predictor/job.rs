@@ -6,8 +6,9 @@ use ecotone_types::units::Bytes;
 
 /// Compactions that take the same for each byte.
 ///
-/// Ours: ECO-KVS has one model of a server's compactions. One of level 0 merges as many sorted runs as it has tables, a deeper
-/// one merges two; the lab saw a difference of a fifth for each byte, which one line over both has as its error.
+/// Ours: ECO-KVS has one model of a server's compactions. One of level 0 merges as many sorted runs
+/// as it has tables, a deeper one merges two; the lab saw a difference of a fifth for each byte,
+/// which one line over both has as its error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobClass {

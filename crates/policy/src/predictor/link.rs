@@ -1,12 +1,12 @@
-//! What the network adds to a job that another server runs: Diff_trans of EdgePilot (equations 1 and 5), before any job
-//! has shown it.
+//! What the network adds to a job that another server runs: Diff_trans of EdgePilot (equations 1
+//! and 5), before any job has shown it.
 
 use crate::machine::{Link, ModelParameters};
 use crate::regression::Line;
 use ecotone_types::units::{BytesPerSecond, Seconds};
 
-/// What the two ends of a path have measured, each to the coordinator. An end that has measured nothing (the coordinator
-/// itself among them) adds nothing.
+/// What the two ends of a path have measured, each to the coordinator. An end that has measured
+/// nothing (the coordinator itself among them) adds nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkEnds {
     /// At the worker.
@@ -16,8 +16,8 @@ pub struct LinkEnds {
 }
 
 impl LinkEnds {
-    /// The path between the two: the narrower end, and both round trips, which is what a network with the coordinator in
-    /// its middle has, and no less than any other.
+    /// The path between the two: the narrower end, and both round trips, which is what a network
+    /// with the coordinator in its middle has, and no less than any other.
     fn path(self, parameters: &ModelParameters) -> Link {
         let prior = Link { bytes_per_s: parameters.prior_link_bytes_per_s, round_trip: parameters.prior_round_trip };
         match (self.worker, self.owner) {
@@ -31,8 +31,8 @@ impl LinkEnds {
     }
 }
 
-/// Seconds that the path adds to a job, over its input bytes: the inputs go one way, the outputs (`output_ratio` of them)
-/// the other, and some questions wait for their answers.
+/// Seconds that the path adds to a job, over its input bytes: the inputs go one way, the outputs
+/// (`output_ratio` of them) the other, and some questions wait for their answers.
 pub(super) fn link_line(parameters: &ModelParameters, ends: LinkEnds, output_ratio: f64) -> Line {
     let Link { bytes_per_s: BytesPerSecond(bytes_per_s), round_trip: Seconds(round_trip) } = ends.path(parameters);
     Line { a: (1.0 + output_ratio) / bytes_per_s, b: parameters.round_trips_per_job * round_trip }

@@ -1,15 +1,18 @@
-//! What a job will take, and cost, on a server: ECO-KVS's Local and Global Predictor (section VI-B), EdgePilot's models
-//! behind EdgeCode (section III-C).
+//! What a job will take, and cost, on a server: ECO-KVS's Local and Global Predictor (section
+//! VI-B), EdgePilot's models behind EdgeCode (section III-C).
 //!
-//! Each server has a model of time and one of energy over the input bytes of its own jobs, for each class of jobs
-//! ([`JobClass`]). For a worker and a remote owner further models start from the worker's own and the measured link, and are
-//! then corrected by the jobs that this worker did for this owner. Before any job was seen, a server's model is a prior from its core speed and power, so that a
-//! policy can begin in the first minute.
+//! Each server has a model of time and one of energy over the input bytes of its own jobs, for each
+//! class of jobs ([`JobClass`]). For a worker and a remote owner further models start from the
+//! worker's own and the measured link, and are then corrected by the jobs that this worker did for
+//! this owner. Before any job was seen, a server's model is a prior from its core speed and power,
+//! so that a policy can begin in the first minute.
 //!
-//! **Queued work does not count**, here as in the papers: a prediction is for a worker that starts at once. The server table
-//! keeps busy servers out; the models learn from what jobs took when several ran at a time.
+//! **Queued work does not count**, here as in the papers: a prediction is for a worker that starts
+//! at once. The server table keeps busy servers out; the models learn from what jobs took when
+//! several ran at a time.
 //!
-//! Bounded: `max_servers` servers and `max_pairs` pairs; the one that learned longest ago is dropped.
+//! Bounded: `max_servers` servers and `max_pairs` pairs; the one that learned longest ago is
+//! dropped.
 
 mod job;
 mod learned;
@@ -62,8 +65,9 @@ pub struct Predictor {
     max_servers: usize,
     servers: BTreeMap<ServerId, ServerModels>,
     pairs: BTreeMap<Pair, PairModels>,
-    /// By what factor jobs took longer than their priors, over all servers with jobs: what is known of the jobs
-    /// themselves. It makes the prior of a server without jobs comparable with the models of the others.
+    /// By what factor jobs took longer than their priors, over all servers with jobs: what is known
+    /// of the jobs themselves. It makes the prior of a server without jobs comparable with the
+    /// models of the others.
     calibration: f64,
 }
 
@@ -88,7 +92,8 @@ impl Predictor {
         server.has_reported = true;
     }
 
-    /// Learns from a finished job, and returns what the models said of it just before. The report must be free of problems.
+    /// Learns from a finished job, and returns what the models said of it just before. The report
+    /// must be free of problems.
     pub fn train(&mut self, now: Time, report: &JobReport) -> Option<Prediction> {
         let job = Job::new(report.input_bytes, report.input_level);
         let before = self.predict(now, &report.worker, &report.owner, job);
@@ -111,8 +116,8 @@ impl Predictor {
         before
     }
 
-    /// What a job of `owner` takes on `worker`, which may be the owner itself. `None` when the worker has neither reported
-    /// load nor finished a job.
+    /// What a job of `owner` takes on `worker`, which may be the owner itself. `None` when the
+    /// worker has neither reported load nor finished a job.
     pub fn predict(&self, now: Time, worker: &ServerId, owner: &ServerId, job: Job) -> Option<Prediction> {
         if worker == owner { self.local(worker, job) } else { self.remote(now, worker, owner, job) }
     }
@@ -151,15 +156,16 @@ impl Predictor {
         })
     }
 
-    /// `compaction_perf` of EdgePilot Algorithm 1: input bytes that a server compacts in a second, at the reference size, from
-    /// level 0.
+    /// `compaction_perf` of EdgePilot Algorithm 1: input bytes that a server compacts in a second,
+    /// at the reference size, from level 0.
     pub fn compaction_bytes_per_s(&self, server: &ServerId) -> Option<BytesPerSecond> {
         let reference = self.parameters.reference_bytes;
         let seconds = self.time_line(self.known(server)?, JobClass::LevelZero).at(reference);
         (seconds > 0.0).then(|| reference / Seconds(seconds))
     }
 
-    /// All models, ordered by server, owner, class and kind; those of servers before those of pairs.
+    /// All models, ordered by server, owner, class and kind; those of servers before those of
+    /// pairs.
     pub fn summaries(&self, now: Time) -> Vec<ModelSummary> {
         let servers = self.servers.iter().filter(|(_, models)| models.is_known()).flat_map(|(server, models)| {
             JobClass::ALL.into_iter().flat_map(move |class| {
@@ -199,8 +205,8 @@ impl Predictor {
         models.jobs.line(|models| &models.time, class, self.uncalibrated_prior(models).scaled(self.calibration))
     }
 
-    /// The prior of energy is active power x time: a compaction keeps one core busy (ECO-KVS section IV: it is
-    /// CPU-intensive, and what network and memory add is negligible).
+    /// The prior of energy is active power x time: a compaction keeps one core busy (ECO-KVS
+    /// section IV: it is CPU-intensive, and what network and memory add is negligible).
     fn energy_line(&self, models: &ServerModels, class: JobClass) -> Line {
         let prior = self.time_line(models, class).scaled(models.active_watts.0);
         models.jobs.line(|models| &models.energy, class, prior)
@@ -231,8 +237,8 @@ impl Predictor {
         pair.map_or(base, |pair| pair.jobs.of(class).energy.aged_line(now, half_life, base))
     }
 
-    /// The geometric mean, over the servers and classes with jobs, of how their models at the reference size compare with
-    /// their priors.
+    /// The geometric mean, over the servers and classes with jobs, of how their models at the
+    /// reference size compare with their priors.
     fn calibrate(&mut self) {
         let reference = self.parameters.reference_bytes;
         let (mut sum, mut count) = (0.0, 0u32);

@@ -28,7 +28,8 @@ impl Models {
         Self { time: Learned::new(weights, error_window, now), energy: Learned::new(weights, error_window, now) }
     }
 
-    /// Learns from a job; `predicted` is what was said of it before. Without joules nothing was measured.
+    /// Learns from a job; `predicted` is what was said of it before. Without joules nothing was
+    /// measured.
     pub(super) fn learn(
         &mut self,
         now: Time,

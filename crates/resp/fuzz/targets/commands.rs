@@ -133,11 +133,13 @@ const UNREPEATABLE: &[&str] = &[
     "zrandmember",
 ];
 
-/// The numbers of SETRANGE and its like make values of up to 512 MiB; smaller ones do the same things.
+/// The numbers of SETRANGE and its like make values of up to 512 MiB; smaller ones do the same
+/// things.
 const GROWING: &[&[u8]] = &[b"setrange", b"setbit", b"bitfield"];
 const MAX_OFFSET: u64 = 1 << 16;
 
-/// The input is requests, each a command, a count, and so many arguments; and before them, whether the client speaks RESP3.
+/// The input is requests, each a command, a count, and so many arguments; and before them, whether
+/// the client speaks RESP3.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let is_third = input.byte() % 2 == 1;
@@ -217,7 +219,8 @@ fn in_groups(live: &Live, requests: &[Vec<Vec<u8>>], is_third: bool, together: u
     replies
 }
 
-/// What there is in the end, as the client sees it. A transaction that it has not ended is discarded.
+/// What there is in the end, as the client sees it. A transaction that it has not ended is
+/// discarded.
 fn all(client: &mut LiveClient<'_>, group: &mut WriteGroup) -> Vec<Vec<u8>> {
     client.ask(group, &[b"discard"]);
     let mut replies = vec![client.ask(group, &[b"dbsize"])];

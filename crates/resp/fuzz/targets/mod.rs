@@ -1,5 +1,6 @@
-//! What each fuzz target does with its input. Included by the targets of libFuzzer and by the tests of `ecotone-resp`, so it uses nothing but the standard
-//! library and the crates under test. A target panics where something is wrong.
+//! What each fuzz target does with its input. Included by the targets of libFuzzer and by the tests
+//! of `ecotone-resp`, so it uses nothing but the standard library and the crates under test. A
+//! target panics where something is wrong.
 
 #![allow(dead_code)] // each target of libFuzzer uses its part
 

@@ -9,7 +9,8 @@ use super::service::with_live;
 
 const TYPES: [Type; 5] = [Type::String, Type::Hash, Type::SortedSet, Type::Set, Type::List];
 
-/// What clients may ask about `k`, all but what draws from it at random without end. `o` is another key.
+/// What clients may ask about `k`, all but what draws from it at random without end. `o` is another
+/// key.
 const REQUESTS: &[&str] = &[
     "type k",
     "exists k",

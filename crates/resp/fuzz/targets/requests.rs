@@ -1,4 +1,5 @@
-//! The parser of requests: however a stream is cut into reads, the same requests and the same error come of it.
+//! The parser of requests: however a stream is cut into reads, the same requests and the same error
+//! come of it.
 
 use ecotone_resp::protocol::request::{Limits, Parser, ProtocolError, RESERVE_AHEAD_BYTES};
 

@@ -51,7 +51,8 @@ pub struct Live {
     directory: PathBuf,
 }
 
-/// Inputs that one service is lent for: what was cleared stays in its memtable, and makes reads slow in the end.
+/// Inputs that one service is lent for: what was cleared stays in its memtable, and makes reads
+/// slow in the end.
 const MAX_INPUTS: usize = 50;
 
 thread_local! {
@@ -115,8 +116,9 @@ pub struct LiveClient<'l> {
 }
 
 impl LiveClient<'_> {
-    /// The reply to one request, carried out in `group`: exactly one well-formed answer, unless the client is to go. What cannot be had at
-    /// once is done again where waiting is allowed, after a commit, as an event loop does it.
+    /// The reply to one request, carried out in `group`: exactly one well-formed answer, unless the
+    /// client is to go. What cannot be had at once is done again where waiting is allowed, after a
+    /// commit, as an event loop does it.
     pub fn ask(&mut self, group: &mut WriteGroup, arguments: &[&[u8]]) -> Vec<u8> {
         let before = self.reply.version();
         let mut step = self.run(group, arguments, Blocking::Never);

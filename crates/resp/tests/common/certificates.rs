@@ -52,7 +52,8 @@ impl Authority {
         })
     }
 
-    /// One for the server that is over `days` days from now and at most one more; before now where they are negative.
+    /// One for the server that is over `days` days from now and at most one more; before now where
+    /// they are negative.
     pub fn server_until(&self, days: i64) -> Issued {
         self.issue(ExtendedKeyUsagePurpose::ServerAuth, |params| {
             let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64 / 86_400;

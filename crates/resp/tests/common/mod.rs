@@ -80,7 +80,8 @@ impl Host for TestHost {
     }
 }
 
-/// The store in `directory`. A thread that waited for a server which has stopped may hold the store for a moment longer.
+/// The store in `directory`. A thread that waited for a server which has stopped may hold the store
+/// for a moment longer.
 fn opened(directory: &Path, options: &StoreOptions) -> Store {
     let began = Instant::now();
     loop {
@@ -128,7 +129,8 @@ impl Fixture {
         changed
     }
 
-    /// Puts a large collection of no special kind under `key`: its elements are `0` to `elements - 1`, each with its number as value.
+    /// Puts a large collection of no special kind under `key`: its elements are `0` to `elements -
+    /// 1`, each with its number as value.
     pub fn plant_large(&self, key: &str, of: Type, elements: u32) -> CollectionId {
         self.change(|keys| {
             let id = keys.new_collection(key.as_bytes()).unwrap();
@@ -184,7 +186,8 @@ impl Fixture {
         (value.attributes().type_tag.map_or(0, |tag| tag.get()), value.to_vec())
     }
 
-    /// Asks a new client's requests and compares the replies. Keys that a command makes which is not there yet are planted.
+    /// Asks a new client's requests and compares the replies. Keys that a command makes which is
+    /// not there yet are planted.
     pub fn check(requests: &[(&str, &str)]) {
         let fixture = Self::new();
         let mut client = fixture.client();
@@ -242,7 +245,8 @@ impl<'f> TestClient<'f> {
         reply
     }
 
-    /// The same in a group that may hold more already, and is committed by the caller; or here, where the request needs waiting.
+    /// The same in a group that may hold more already, and is committed by the caller; or here,
+    /// where the request needs waiting.
     pub fn send_in(&mut self, group: &mut WriteGroup, arguments: &[&[u8]]) -> Vec<u8> {
         if let Ok(reply) = self.run(group, arguments, Blocking::Never) {
             return reply;

@@ -42,7 +42,8 @@ impl RealRedis {
         Self { server, _log: log, directory }
     }
 
-    /// Whether it is of a version before 7.2, the one that this server says to be: Debian 12 has 7.0, and what is new since is not to be compared with that.
+    /// Whether it is of a version before 7.2, the one that this server says to be: Debian 12 has
+    /// 7.0, and what is new since is not to be compared with that.
     pub fn is_before_7_2(&self) -> bool {
         let info = String::from_utf8(self.new_client().send(&[b"INFO", b"server"])).unwrap();
         let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap().to_owned();

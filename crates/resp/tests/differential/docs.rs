@@ -1,4 +1,5 @@
-//! What `COMMAND DOCS` tells of arguments and deprecations, and `COMMAND INFO` of key specs and tips, is what Redis does.
+//! What `COMMAND DOCS` tells of arguments and deprecations, and `COMMAND INFO` of key specs and
+//! tips, is what Redis does.
 //!
 //! Summaries, complexities and what to use instead are words of this server's own.
 
@@ -12,7 +13,8 @@ use crate::common::{Fixture, words};
 /// Commands that Redis 7.0 does not have.
 const LATER: [&str; 4] = ["client|setinfo", "client|no-touch", "cluster|myshardid", "waitaof"];
 
-/// Commands whose arguments or tips, or whether they are deprecated, Redis 7.0 tells otherwise than 7.2.
+/// Commands whose arguments or tips, or whether they are deprecated, Redis 7.0 tells otherwise than
+/// 7.2.
 const OTHERWISE: [&str; 9] = [
     "client|list",
     "client|kill",
@@ -56,7 +58,8 @@ fn told(field: &str, value: &[u8], is_old: bool) -> Option<Vec<u8>> {
     }
 }
 
-/// Arguments as both versions tell them: 7.2 shows what was a name in 7.0, has other names for what is not shown, and tells the parts of groups alike.
+/// Arguments as both versions tell them: 7.2 shows what was a name in 7.0, has other names for what
+/// is not shown, and tells the parts of groups alike.
 fn as_before(arguments: &[u8]) -> String {
     let one = |argument: &[u8]| {
         let mut fields = fields(argument);

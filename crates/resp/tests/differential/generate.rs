@@ -1,8 +1,9 @@
 //! Random requests from templates.
 //!
-//! A template is words. `<kind>` becomes a random argument, see [`Random::argument`]; `[ a b | c ]` one of its alternatives or
-//! nothing; `( a | b )` one of its alternatives; `{ a b }` its words once or several times. Now and then the result is spoiled: a
-//! word is lost, added or replaced, so that wrong numbers of arguments and wrong options need no template.
+//! A template is words. `<kind>` becomes a random argument, see [`Random::argument`]; `[ a b | c ]`
+//! one of its alternatives or nothing; `( a | b )` one of its alternatives; `{ a b }` its words
+//! once or several times. Now and then the result is spoiled: a word is lost, added or replaced, so
+//! that wrong numbers of arguments and wrong options need no template.
 
 use std::fmt;
 
@@ -19,7 +20,8 @@ pub enum Compare {
     PairsInAnyOrder,
     /// Both nothing, or both of the same kind.
     Kind,
-    /// The request is one step of a scan: all steps are made, from the cursor 0 on, and what they return is compared as a set.
+    /// The request is one step of a scan: all steps are made, from the cursor 0 on, and what they
+    /// return is compared as a set.
     WholeScan {
         /// The index of the cursor among the arguments.
         cursor: usize,
@@ -29,8 +31,8 @@ pub enum Compare {
         /// The index of the cursor among the arguments.
         cursor: usize,
     },
-    /// The request is `SPOP key`: a set of one member is put under the key before it, so that it is known which one is popped. The replies are
-    /// the same bytes.
+    /// The request is `SPOP key`: a set of one member is put under the key before it, so that it is
+    /// known which one is popped. The replies are the same bytes.
     PopOne,
     /// Puts a small collection under a key: `PLANT type key`. The replies are not compared.
     Plant,
@@ -95,7 +97,8 @@ const JUNK: &[&[u8]] = &[
 /// splitmix64.
 pub struct Random(u64);
 
-/// What Redis 7.2 refuses in other words than 7.0, which is what there is to compare with on many systems.
+/// What Redis 7.2 refuses in other words than 7.0, which is what there is to compare with on many
+/// systems.
 fn is_otherwise_in_7_2(arguments: &[Vec<u8>]) -> bool {
     let is = |name: &[u8]| arguments[0].eq_ignore_ascii_case(name);
     let has_least = || arguments.iter().any(|argument| argument == i64::MIN.to_string().as_bytes());
@@ -240,8 +243,8 @@ impl Random {
                 0 => self.pick(&["0", "-1", "x", "9223372036854775807"]).into(),
                 _ => (1 + self.below(20)).to_string().into_bytes(),
             },
-            // Seconds and milliseconds from now: long, and hardly ever twice the same, so that to compare two does not depend on when
-            // each was given.
+            // Seconds and milliseconds from now: long, and hardly ever twice the same, so that to
+            // compare two does not depend on when each was given.
             "<seconds>" => self.time(10_000, 2_000_000_000),
             "<milliseconds>" => self.time(10_000_000, 2_000_000_000_000),
             // Since 1970, in the year 2096. Some are the same.

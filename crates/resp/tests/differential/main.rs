@@ -1,8 +1,9 @@
 //! Random commands to a Redis server and to this one: the replies are the same bytes.
 //!
-//! A family of commands takes part with a file of [`generate::Family`] and one line in [`FAMILIES`]. Where a reply is not the same bytes
-//! by its nature (a time, a set), its line in the family says how to compare. Nothing may depend on how fast the test runs: what expires
-//! does so long before or long after.
+//! A family of commands takes part with a file of [`generate::Family`] and one line in
+//! [`FAMILIES`]. Where a reply is not the same bytes by its nature (a time, a set), its line in the
+//! family says how to compare. Nothing may depend on how fast the test runs: what expires does so
+//! long before or long after.
 //!
 //! A failure shows the seed and few commands that still fail alone.
 

@@ -1,8 +1,10 @@
-//! Pipelines over sockets: what clients see of the server as it is served, with event loops, look-ahead, latches and the commits of groups.
+//! Pipelines over sockets: what clients see of the server as it is served, with event loops,
+//! look-ahead, latches and the commits of groups.
 //!
-//! A pipeline is sent in one piece, and all its replies are awaited before the other client goes on, so both servers carry out the same
-//! commands in the same order. Meanwhile others take the latches of the same slots, have groups committed and read the same keys, and leave
-//! nothing behind.
+//! A pipeline is sent in one piece, and all its replies are awaited before the other client goes
+//! on, so both servers carry out the same commands in the same order. Meanwhile others take the
+//! latches of the same slots, have groups committed and read the same keys, and leave nothing
+//! behind.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +22,8 @@ use crate::{Transactions, requests};
 /// Requests of one pipeline.
 const LENGTHS: [usize; 5] = [1, 2, 5, 20, 80];
 
-/// What the others send, again and again. Each key is in the slot of one that is compared, and of none of them there is anything to see.
+/// What the others send, again and again. Each key is in the slot of one that is compared, and of
+/// none of them there is anything to see.
 const OTHERS: &[&str] = &[
     "MULTI",
     "SET {a}other 1",

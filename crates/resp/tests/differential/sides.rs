@@ -177,8 +177,8 @@ fn plant(arguments: &[&[u8]], side: &mut dyn Side) {
     side.plant(*of, key, &words);
 }
 
-/// All that a scan returns by `together` elements, sorted and each once, as if it were one reply; or the first reply that is no step of a
-/// scan.
+/// All that a scan returns by `together` elements, sorted and each once, as if it were one reply;
+/// or the first reply that is no step of a scan.
 fn whole_scan(request: &Request, arguments: &[&[u8]], cursor: usize, together: usize, side: &mut dyn Side) -> Vec<u8> {
     let mut found = BTreeSet::new();
     let mut at = b"0".to_vec();

@@ -1,4 +1,5 @@
-//! The bytes between a client and a server, as a client, or an adversary, sees them. The expected texts were taken from Redis 7.0.15.
+//! The bytes between a client and a server, as a client, or an adversary, sees them. The expected
+//! texts were taken from Redis 7.0.15.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 

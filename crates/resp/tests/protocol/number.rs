@@ -1,5 +1,5 @@
-//! Numbers as text, against what Redis 7.0.15 answered: `sums.txt` has `SET`, `INCRBYFLOAT` and the answer, `doubles.txt` has a score for
-//! `ZADD` and the answer of `ZSCORE`.
+//! Numbers as text, against what Redis 7.0.15 answered: `sums.txt` has `SET`, `INCRBYFLOAT` and the
+//! answer, `doubles.txt` has a score for `ZADD` and the answer of `ZSCORE`.
 
 use ecotone_resp::protocol::extended::{DecimalError, add_decimals};
 use ecotone_resp::protocol::number::{format_double, parse_double, parse_double_leniently, parse_integer};

@@ -146,7 +146,8 @@ fn ranks_are_counted_from_either_end() {
     assert_eq!(client.ask("ZLEXCOUNT z - +"), format!(":{}\r\n", all.len()));
 }
 
-/// Goes through `z`, with `between` after each step but the last. How often each member was returned.
+/// Goes through `z`, with `between` after each step but the last. How often each member was
+/// returned.
 fn scan(client: &mut TestClient<'_>, options: &str, between: impl FnMut(&mut TestClient<'_>)) -> BTreeMap<String, u32> {
     let mut found = BTreeMap::new();
     for member in client.scan("ZSCAN z", options, between).into_iter().step_by(2) {

@@ -1,4 +1,5 @@
-//! Ranks in the middle of large sets: what they cost, and that they are right whatever happens to the sets.
+//! Ranks in the middle of large sets: what they cost, and that they are right whatever happens to
+//! the sets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -373,7 +374,8 @@ fn compare_all(fixture: &Fixture, model: &Model, seed: u64) {
 
 #[test]
 fn ranks_are_right_whatever_happens_to_the_sets() {
-    // As much as it takes, so little that sets push each other out and are known in part, and nothing.
+    // As much as it takes, so little that sets push each other out and are known in part, and
+    // nothing.
     for (seed, max_bytes) in [16 << 20, 6000, 2500, 0, 16 << 20, 3500].into_iter().enumerate() {
         let (seed, is_one) = (seed as u64, seed >= 4);
         let options =
@@ -468,7 +470,8 @@ fn what_a_full_store_did_not_take_is_not_counted() {
     assert!((0..20).any(|_| a_full_store_takes_nothing()));
 }
 
-/// What is noted while others move members, whose number stays the same, must be right once they rest.
+/// What is noted while others move members, whose number stays the same, must be right once they
+/// rest.
 #[test]
 fn ranks_that_were_asked_for_while_members_moved_are_right() {
     const MEMBERS: u64 = 30_000;

@@ -42,7 +42,8 @@ fn a_client_that_trusts_another_authority_stays_away() {
     place.served.server.stop();
 }
 
-/// What a client comes to that shows `shows`. By TLS 1.3 it learns only after its first request that it is not let in.
+/// What a client comes to that shows `shows`. By TLS 1.3 it learns only after its first request
+/// that it is not let in.
 fn comes_in(
     place: &TestServer,
     version: &'static SupportedProtocolVersion,
@@ -77,10 +78,12 @@ fn where_certificates_are_asked_for_only_those_of_the_authority_count() {
     place.served.server.stop();
 }
 
-/// The kernel puts an acknowledgement off for so long at least, in the hope for an answer that takes it along.
+/// The kernel puts an acknowledgement off for so long at least, in the hope for an answer that
+/// takes it along.
 const DELAYED_ACKNOWLEDGEMENT: Duration = Duration::from_millis(40);
 
-/// A client without TCP_NODELAY sends its first command when what it said last in the handshake is acknowledged.
+/// A client without TCP_NODELAY sends its first command when what it said last in the handshake is
+/// acknowledged.
 #[test]
 fn the_first_command_waits_for_no_delayed_acknowledgement() {
     for certificates in [true, false] {
@@ -94,7 +97,8 @@ fn the_first_command_waits_for_no_delayed_acknowledgement() {
                 assert_eq!(wire.ask("PING"), "+PONG\r\n");
                 began.elapsed()
             };
-            // Each of them is late where it waits; where it does not, a busy machine does not make all of them late.
+            // Each of them is late where it waits; where it does not, a busy machine does not make
+            // all of them late.
             let best = (0..20).map(|_| first_command()).min().unwrap();
             assert!(best < DELAYED_ACKNOWLEDGEMENT * 3 / 4, "{best:?} by {version:?}, certificates: {certificates}");
         }
@@ -119,8 +123,9 @@ fn who_does_not_speak_tls_is_told_and_closed() {
 #[test]
 fn versions_of_tls_that_are_known_to_be_broken_are_refused() {
     let place = place(Asks::default());
-    // The hello of a client that speaks no later version than `minor`: a random number, no session, ciphers, no compression, and then the curves,
-    // their points and the signatures it knows (RFC 5246, section 7.4.1.2; RFC 8422). All but the version is good enough for TLS 1.2.
+    // The hello of a client that speaks no later version than `minor`: a random number, no session,
+    // ciphers, no compression, and then the curves, their points and the signatures it knows (RFC
+    // 5246, section 7.4.1.2; RFC 8422). All but the version is good enough for TLS 1.2.
     let hello = |minor: u8| {
         let extensions =
             [&[0, 10, 0, 4, 0, 2, 0, 29][..], &[0, 11, 0, 2, 1, 0], &[0, 13, 0, 6, 0, 4, 4, 3, 8, 4]].concat();
@@ -133,7 +138,8 @@ fn versions_of_tls_that_are_known_to_be_broken_are_refused() {
     for minor in 0..3 {
         let mut stream = TcpStream::connect(place.served.tls_address()).unwrap();
         stream.write_all(&hello(minor)).unwrap();
-        // A fatal alert, protocol_version or handshake_failure (RFC 8446, section 6), and nothing else.
+        // A fatal alert, protocol_version or handshake_failure (RFC 8446, section 6), and nothing
+        // else.
         let told = rest(&mut stream);
         assert!(
             told.len() == 7 && told[0] == 0x15 && told[5] == 2 && [70, 40].contains(&told[6]),
@@ -265,7 +271,8 @@ fn files_that_cannot_be_used_are_refused_by_name() {
 /// Ticks of the kernel's clock as it tells them in /proc.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Seconds until the kernel asks the client of `stream` whether it is still there; `None`: it will not, or does something else first.
+/// Seconds until the kernel asks the client of `stream` whether it is still there; `None`: it will
+/// not, or does something else first.
 fn asked_in_s(stream: &TcpStream) -> Option<u64> {
     let port = |address: std::io::Result<std::net::SocketAddr>| format!(":{:04X}", address.unwrap().port());
     let (ours, theirs) = (port(stream.local_addr()), port(stream.peer_addr()));

@@ -1,4 +1,5 @@
-// The tree of memtables by itself: the answers of a set, also to cursors in the midst of which others insert.
+// The tree of memtables by itself: the answers of a set, also to cursors in the midst of which
+// others insert.
 
 #include <cstdio>
 #include <cstdlib>
@@ -164,8 +165,9 @@ void AnswersAsASet() {
   }
 }
 
-// In the midst of a search, at its first comparison, so much is inserted that the leaf it looks at has got neighbours and those others.
-// What was there before is found all the same, and nothing before the target.
+// In the midst of a search, at its first comparison, so much is inserted that the leaf it looks at
+// has got neighbours and those others. What was there before is found all the same, and nothing
+// before the target.
 void SearchInTheMidst(uint64_t filled, uint64_t inserted, bool descends, bool is_beyond) {
   const auto key = [&](uint64_t number) { return "alike-for-long-" + Number(descends ? 1000000 - number : number); };
   for (uint64_t which = 0; which < filled + 4; which++) {

@@ -146,7 +146,8 @@ fn a_remap_that_panics_or_gives_no_path_fails_the_open() {
     }
 }
 
-/// The tables of a local directory, served as if from elsewhere, with a fault that can be switched on.
+/// The tables of a local directory, served as if from elsewhere, with a fault that can be switched
+/// on.
 struct Elsewhere {
     directory: PathBuf,
     mode: AtomicU64,

@@ -1,4 +1,5 @@
-//! Real jobs with their real results: each compaction is run as a worker would, kept, and then done locally.
+//! Real jobs with their real results: each compaction is run as a worker would, kept, and then done
+//! locally.
 
 use std::ffi::CStr;
 use std::path::PathBuf;

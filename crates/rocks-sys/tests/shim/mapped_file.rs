@@ -1,4 +1,5 @@
-//! Appends through a window in memory: they are what writes would be, whatever the size, and fail as writes do.
+//! Appends through a window in memory: they are what writes would be, whatever the size, and fail
+//! as writes do.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -205,7 +206,8 @@ fn a_page_that_the_kernel_cannot_give_is_an_error() {
         return;
     }
     for _ in 0..3 {
-        // What the kernel does with a page of a device that failed can be had from a file that was cut.
+        // What the kernel does with a page of a device that failed can be had from a file that was
+        // cut.
         file.set_len(0).expect("cuts");
         let len = appends.len();
         // Several pages, of which the first is not the first in the window.
@@ -228,8 +230,9 @@ fn child_that_is_sent_a_bus_error() {
     let (_, file) = file(Path::new(&directory));
     let mut appends = MappedFile::new(file, 0, NO_LIMIT, true).expect("there is memory");
     appends.append(&[b"x"]).expect("appends");
-    // The runtime's own handler takes the first for a mistake of its own, and removes itself. Those that are sent before the first
-    // has arrived are one with it, so that a busy machine may need many.
+    // The runtime's own handler takes the first for a mistake of its own, and removes itself. Those
+    // that are sent before the first has arrived are one with it, so that a busy machine may need
+    // many.
     for _ in 0..MAX_SENT {
         Command::new("kill").args(["-BUS", &std::process::id().to_string()]).status().expect("sends");
     }

@@ -1,4 +1,5 @@
-//! Write-ahead logs that are appended to through a window in memory: RocksDB finds in them what it would find in others.
+//! Write-ahead logs that are appended to through a window in memory: RocksDB finds in them what it
+//! would find in others.
 
 use std::path::{Path, PathBuf};
 

@@ -25,7 +25,8 @@ fn tree_store(directory: &std::path::Path) -> DB {
 /// Makes a key of the number of an insertion.
 type MakeKey = fn(&mut Numbers, u64) -> Vec<u8>;
 
-/// What makes keys hard: in their order, against it, all alike for long, few and often, short with zeros, long beyond one byte of length.
+/// What makes keys hard: in their order, against it, all alike for long, few and often, short with
+/// zeros, long beyond one byte of length.
 const KINDS: [(&str, MakeKey); 8] = [
     ("random", |numbers, _| numbers.bytes(16)),
     ("ascending", |_, number| number.to_be_bytes().to_vec()),
@@ -93,7 +94,8 @@ fn a_tree_answers_as_a_map_does_in_memory_and_when_it_is_flushed() {
         }
         compare(name, &db, &model, &mut numbers, make);
         assert_eq!(db.property_int_value("rocksdb.num-entries-active-mem-table").unwrap(), Some(WRITES));
-        // RocksDB refuses tables whose keys are out of order, and counts what it finds in the memtable.
+        // RocksDB refuses tables whose keys are out of order, and counts what it finds in the
+        // memtable.
         db.flush().unwrap();
         compare(name, &db, &model, &mut numbers, make);
     }

@@ -1,5 +1,5 @@
-//! The write tap as replication uses it: a store is mirrored into a second directory that opens after every prefix of what the tap
-//! saw, with everything acknowledged up to that point.
+//! The write tap as replication uses it: a store is mirrored into a second directory that opens
+//! after every prefix of what the tap saw, with everything acknowledged up to that point.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -154,8 +154,9 @@ impl Mirror for Literal {
     }
 }
 
-/// Sends what a replica is sent, and in its order: WAL bytes at once, tables when complete, a MANIFEST up to its last sync, other
-/// files when complete or renamed, deletions `delay` changes later.
+/// Sends what a replica is sent, and in its order: WAL bytes at once, tables when complete, a
+/// MANIFEST up to its last sync, other files when complete or renamed, deletions `delay` changes
+/// later.
 struct Ordered {
     directory: PathBuf,
     /// What files hold that are not sent yet, or not wholly.
@@ -231,7 +232,8 @@ fn open_copy(directory: &Path) -> Model {
     content(&db)
 }
 
-/// Applies all changes and opens the mirror after each one. Before CURRENT is there, there is no store yet.
+/// Applies all changes and opens the mirror after each one. Before CURRENT is there, there is no
+/// store yet.
 fn check_every_prefix(changes: &[Change], models: &[Model], mirror: &mut dyn Mirror, directory: &Path) -> usize {
     let (mut begun, mut acknowledged, mut opened) = (0, 0, 0);
     for (position, change) in changes.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! A store under a name that leads elsewhere: nothing of it may appear, or be looked for, under the name.
+//! A store under a name that leads elsewhere: nothing of it may appear, or be looked for, under the
+//! name.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,8 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.expect("lists").path()).collect()
 }
 
-/// With directories for WALs and tables of their own, or with a checkpoint, which RocksDB makes only without these.
+/// With directories for WALs and tables of their own, or with a checkpoint, which RocksDB makes
+/// only without these.
 fn leaves_no_trace(own_directories: bool) {
     let (name, real) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     let tap = Arc::new(Paths::default());

@@ -1,4 +1,5 @@
-//! Jobs and results as bytes of any origin: what is sound is read and written back unchanged, what is not ends in an error.
+//! Jobs and results as bytes of any origin: what is sound is read and written back unchanged, what
+//! is not ends in an error.
 
 use std::path::Path;
 use std::sync::OnceLock;

@@ -1,4 +1,5 @@
-//! What is read of a table that is damaged: never anything else than what was in it, and of what is not read where it was.
+//! What is read of a table that is damaged: never anything else than what was in it, and of what is
+//! not read where it was.
 
 use std::path::{Path, PathBuf};
 

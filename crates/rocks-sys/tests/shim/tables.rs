@@ -10,7 +10,8 @@ use ecotone_rocks_sys::properties::{
 use ecotone_rocks_sys::tables::{FamilyTable, collected_properties, family_tables, live_tables};
 use rust_rocksdb::{DB, WriteBatch};
 
-/// Counts the bytes that a table refers to in each "segment": the first byte of a value is the segment's number.
+/// Counts the bytes that a table refers to in each "segment": the first byte of a value is the
+/// segment's number.
 #[derive(Default)]
 struct References {
     bytes: BTreeMap<u8, u64>,

@@ -1,4 +1,5 @@
-//! What a worker may send instead of the table it promised: all of it is refused, and what is sound is accepted.
+//! What a worker may send instead of the table it promised: all of it is refused, and what is sound
+//! is accepted.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,7 +110,8 @@ fn a_flipped_bit_anywhere_is_found() {
     let sound = std::fs::read(job.path(output)).expect("reads");
     let path = root.path().join("flipped.sst");
     let mut numbers = Numbers(7);
-    // Without the checksum of the file, so that the table must speak for itself; all of its end, where its structure is.
+    // Without the checksum of the file, so that the table must speak for itself; all of its end,
+    // where its structure is.
     let expected = ExpectedTable { file_checksum: None, ..job.expected(output) };
     let ends = (0..600).map(|back| sound.len() as u64 - 1 - back);
     let offsets: Vec<u64> = (0..600).map(|_| numbers.below(sound.len() as u64)).chain(ends).collect();
@@ -288,7 +290,8 @@ fn bounds_that_no_range_deletion_accounts_for_are_refused() {
     }
 }
 
-/// Writes tables in an order that the file then denies: descending, or all keys equal, under the name of the bytewise order.
+/// Writes tables in an order that the file then denies: descending, or all keys equal, under the
+/// name of the bytewise order.
 fn table_of_a_liar(directory: &Path, order: fn(&[u8], &[u8]) -> std::cmp::Ordering) -> std::path::PathBuf {
     let mut options = small_store();
     options.set_comparator("leveldb.BytewiseComparator", Box::new(order));

@@ -155,7 +155,8 @@ pub fn back_up(
     })
 }
 
-/// What is taken over from earlier backups is read again in one of so many, so that damage does not stay.
+/// What is taken over from earlier backups is read again in one of so many, so that damage does not
+/// stay.
 const ROUNDS: u64 = 8;
 
 /// What distinguishes a file of one store from its others.

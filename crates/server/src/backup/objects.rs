@@ -70,8 +70,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Notes that an object was found damaged, so that the next backup reads its file again. Where this cannot be written, that
-    /// backup finds out when it reads the object itself.
+    /// Notes that an object was found damaged, so that the next backup reads its file again. Where
+    /// this cannot be written, that backup finds out when it reads the object itself.
     pub(super) fn note_damaged(&self, object: &str) {
         let path = self.mark(object);
         if let Err(error) = File::create(&path) {

@@ -317,7 +317,8 @@ fn damage_is_found_named_and_never_restored() {
         assert_eq!(make(&path, &mut made, ALL).unwrap().new_bytes, 1_000_000);
         assert!(is_sound(&path));
     }
-    // One of the right length is mended by the next backup once somebody has looked, and else by one of the next eight.
+    // One of the right length is mended by the next backup once somebody has looked, and else by
+    // one of the next eight.
     let mut damaged = whole.clone();
     damaged[500_000] ^= 1;
     fs::write(&object, &damaged).unwrap();

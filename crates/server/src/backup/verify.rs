@@ -49,7 +49,8 @@ impl VerifyBackupsReport {
 ///
 /// # Errors
 ///
-/// It is no folder of backups, it cannot be read, or there is no such backup. Damage is no error: the report tells, and the next backup reads those files again.
+/// It is no folder of backups, it cannot be read, or there is no such backup. Damage is no error:
+/// the report tells, and the next backup reads those files again.
 pub fn verify(
     directory: &Path,
     backup: Option<&str>,

@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 use rustix::io::Errno;
 
-/// What stands before and behind the file's name in that of the copy: what is found under such a name is nobody's draft.
+/// What stands before and behind the file's name in that of the copy: what is found under such a
+/// name is nobody's draft.
 const COPY_PREFIX: &str = ".";
 const COPY_SUFFIX: &str = ".rewrite";
 

@@ -11,7 +11,8 @@ const TCP: &str = "resp://";
 /// The scheme of a server's socket on this machine.
 const UNIX: &str = "unix://";
 
-/// Where a server listens. Its text, also in JSON, is `resp://HOST:PORT` or `unix:///PATH`: never with a password.
+/// Where a server listens. Its text, also in JSON, is `resp://HOST:PORT` or `unix:///PATH`: never
+/// with a password.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ServerAddress {
@@ -49,7 +50,8 @@ impl ServerAddress {
         text.starts_with(TCP) || text.starts_with(UNIX)
     }
 
-    /// Reads `resp://HOST:PORT`, `resp://:PASSWORD@HOST:PORT`, `resp://USER:PASSWORD@HOST:PORT` or `unix:///PATH`.
+    /// Reads `resp://HOST:PORT`, `resp://:PASSWORD@HOST:PORT`, `resp://USER:PASSWORD@HOST:PORT` or
+    /// `unix:///PATH`.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
 //! A blocking client of the Redis protocol: requests out, replies in, whatever they are for.
 //!
-//! Every wait and every reply has a bound, which is the caller's ([`Limits`]). After a [`Broken`] the client is of no more use: what was
-//! asked may or may not have been done, so nothing is sent again.
+//! Every wait and every reply has a bound, which is the caller's ([`Limits`]). After a [`Broken`]
+//! the client is of no more use: what was asked may or may not have been done, so nothing is sent
+//! again.
 
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -39,7 +40,8 @@ pub enum Broken {
     /// Nobody listens there.
     #[error("{0}")]
     NoServer(Error),
-    /// The connection ended ([`ErrorKind::UnexpectedEof`]), nothing came in time ([`ErrorKind::TimedOut`]), or the system's error.
+    /// The connection ended ([`ErrorKind::UnexpectedEof`]), nothing came in time
+    /// ([`ErrorKind::TimedOut`]), or the system's error.
     #[error("{0}")]
     Lost(Error),
     /// What came is not Redis' protocol.
@@ -68,8 +70,9 @@ pub struct Client {
     limits: Limits,
     /// Requests that are not sent yet.
     out: Vec<u8>,
-    /// What was received is before `filled`, and up to `taken` it was read. What is behind it is space for more, kept as it is:
-    /// space that is made for each read costs more than a small reply.
+    /// What was received is before `filled`, and up to `taken` it was read. What is behind it is
+    /// space for more, kept as it is: space that is made for each read costs more than a small
+    /// reply.
     input: Vec<u8>,
     filled: usize,
     taken: usize,

@@ -1,6 +1,7 @@
 //! A benchmark's connection to a server: the client, with what to do about whatever ends a run.
 //!
-//! Every wait has a bound ([`LIMITS`]). After an error the connection is of no more use, and nothing is sent again.
+//! Every wait has a bound ([`LIMITS`]). After an error the connection is of no more use, and
+//! nothing is sent again.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use super::reply::{Bounds, Reply};
 use super::{Credentials, ServerAddress};
 use crate::{Error, Result};
 
-/// A store may hold a write for a while. The longest reply is sixteen times the longest value of a workload.
+/// A store may hold a write for a while. The longest reply is sixteen times the longest value of a
+/// workload.
 const LIMITS: Limits = Limits {
     connect_timeout: Duration::from_secs(5),
     silence_timeout: Duration::from_secs(60),

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerInfo(BTreeMap<String, String>);
 
-/// The field by which each kind of server tells its version. Those that call themselves Redis as well come first.
+/// The field by which each kind of server tells its version. Those that call themselves Redis as
+/// well come first.
 const VERSIONS: [(&str, &str); 5] = [
     ("ecotone_version", "ecotone"),
     ("kvrocks_version", "kvrocks"),
@@ -43,7 +44,8 @@ impl ServerInfo {
         self.text(field)?.parse().ok().filter(|number: &f64| number.is_finite())
     }
 
-    /// How much a sum has grown since `before`; none if one of the two does not tell, or it began anew in between.
+    /// How much a sum has grown since `before`; none if one of the two does not tell, or it began
+    /// anew in between.
     pub fn growth(&self, before: &ServerInfo, field: &str) -> Option<f64> {
         let (now, then) = (self.number(field)?, before.number(field)?);
         (now >= then).then_some(now - then)
@@ -54,7 +56,8 @@ impl ServerInfo {
         Some(self.number("used_cpu_user")? + self.number("used_cpu_sys")?)
     }
 
-    /// Whether the store behind it flushes, compacts or collects; a server that does not report it counts as idle.
+    /// Whether the store behind it flushes, compacts or collects; a server that does not report it
+    /// counts as idle.
     pub fn is_busy(&self) -> bool {
         const WORK: [&str; 6] = [
             "memtables_waiting",

@@ -1,6 +1,7 @@
 //! Replies of the Redis protocol (RESP2), as a client reads them.
 //!
-//! Invariant: nothing a server sends makes this module allocate more than it has received, or read beyond the bounds.
+//! Invariant: nothing a server sends makes this module allocate more than it has received, or read
+//! beyond the bounds.
 
 /// The longest line of a reply, in bytes: an error or a status. Redis' own longest are below 1 KiB.
 const MAX_LINE_BYTES: usize = 64 << 10;

@@ -42,7 +42,8 @@ fn request(input: &mut BufReader<TcpStream>) -> Option<Vec<Vec<u8>>> {
         .collect()
 }
 
-/// Replies of all lengths are before, behind and across whatever a read brings, and one is longer than many reads.
+/// Replies of all lengths are before, behind and across whatever a read brings, and one is longer
+/// than many reads.
 #[test]
 fn replies_are_read_in_their_order_wherever_the_network_cuts_them() {
     let value =

@@ -33,8 +33,8 @@ pub struct TlsError {
 }
 
 impl Tls {
-    /// Trusts servers whose certificates one of the authorities in `ca` has signed, and shows the certificate in the first file of `own`, whose key is in the
-    /// second. All of them are PEM.
+    /// Trusts servers whose certificates one of the authorities in `ca` has signed, and shows the
+    /// certificate in the first file of `own`, whose key is in the second. All of them are PEM.
     ///
     /// # Errors
     ///

@@ -1,7 +1,9 @@
-//! RocksDB's options for the bare targets: the same as the engine sets, from the same table; and BlobDB's beside them.
+//! RocksDB's options for the bare targets: the same as the engine sets, from the same table; and
+//! BlobDB's beside them.
 //!
-//! The engine's own list is private to it, and stays so: the point of this target is that nothing of ours is in it. A test opens
-//! both and compares the option files that RocksDB wrote, so the two lists cannot drift apart.
+//! The engine's own list is private to it, and stays so: the point of this target is that nothing
+//! of ours is in it. A test opens both and compares the option files that RocksDB wrote, so the two
+//! lists cannot drift apart.
 
 use ecotone_engine::{Compression, Separation, StoreOptions};
 use rust_rocksdb::statistics::StatsLevel;
@@ -52,8 +54,8 @@ pub(super) fn database(options: &StoreOptions) -> Options {
     db
 }
 
-/// BlobDB: values separated from their keys in files as long as our segments, moved by compactions out of old files as the settings
-/// say.
+/// BlobDB: values separated from their keys in files as long as our segments, moved by compactions
+/// out of old files as the settings say.
 pub(super) fn blobs(db: &mut Options, separation: &Separation, age_cutoff: f64, force_threshold: f64) {
     db.set_enable_blob_files(true);
     db.set_min_blob_size(separation.min_bytes.into());

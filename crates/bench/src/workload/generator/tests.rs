@@ -14,7 +14,8 @@ fn operations(options: &WorkloadOptions, thread: u32, count: usize) -> Vec<Opera
     (0..count).map(|_| generator.next_operation()).collect()
 }
 
-/// The share of each kind among 200 000 operations, in per cent. A share of one half has a standard deviation of 0.11.
+/// The share of each kind among 200 000 operations, in per cent. A share of one half has a standard
+/// deviation of 0.11.
 fn shares(workload: Workload) -> BTreeMap<OperationKind, f64> {
     let mut shares = BTreeMap::new();
     let operations = operations(&options(workload, 1000), 0, 200_000);
@@ -115,7 +116,8 @@ fn mixgraph_scan_lengths_follow_the_pareto_of_db_bench() {
         })
         .collect();
     assert!(lengths.iter().all(|&entries| (1..10_000).contains(&entries)));
-    // P(length <= 10) = 1 - (1 + k 10 / sigma)^(-1/k) = 0.331; what wraps around adds its part of 1 in 1000.
+    // P(length <= 10) = 1 - (1 + k 10 / sigma)^(-1/k) = 0.331; what wraps around adds its part of 1
+    // in 1000.
     let short = lengths.iter().filter(|&&entries| entries <= 10).count() as f64 / lengths.len() as f64;
     let (k, sigma): (f64, f64) = (GeneralizedPareto::SCAN_K, GeneralizedPareto::SCAN_SIGMA);
     let theory = 1.0 - (1.0 + k * 10.0 / sigma).powf(-1.0 / k);
@@ -152,7 +154,8 @@ fn ycsb_d_reads_only_what_is_there_and_mostly_the_newest() {
             other => panic!("{other:?}"),
         }
     }
-    // 5000 keys are inserted beside 10 000: uniform reads would meet them in a quarter of the cases on average.
+    // 5000 keys are inserted beside 10 000: uniform reads would meet them in a quarter of the cases
+    // on average.
     assert!(f64::from(recent) > 0.6 * f64::from(reads), "{recent} of {reads}");
 }
 
@@ -208,7 +211,8 @@ fn a_zipfian_updates_few_keys_often_and_without_one_all_are_alike() {
         updated_and_inserted(100.0, zipf_theta).0.into_iter().for_each(|key| *counts.entry(key).or_default() += 1);
         counts.into_values().max().unwrap()
     };
-    // Of 100 000 updates of 1000 keys 100 fall on each; a Zipfian of 0.99 gives the first key 1 / zeta(1000) = 12.9 %.
+    // Of 100 000 updates of 1000 keys 100 fall on each; a Zipfian of 0.99 gives the first key 1 /
+    // zeta(1000) = 12.9 %.
     let uniform = max_popular(None);
     assert!((100..160).contains(&uniform), "{uniform}");
     let skewed = max_popular(Some(0.99));

@@ -287,7 +287,8 @@ impl<'k> SortedSet<'k> {
         }
     }
 
-    /// The same, and it is as it is now: what is [noted of ranks](crate::keyspace::ranks) agrees with it.
+    /// The same, and it is as it is now: what is [noted of ranks](crate::keyspace::ranks) agrees
+    /// with it.
     fn hold_latch(&self, keys: &Keys<'_>) -> Outcome {
         match self.form {
             Form::Small(_) => Ok(()),

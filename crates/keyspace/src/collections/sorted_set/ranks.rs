@@ -7,7 +7,8 @@
 //! grow, and what was found is noted: so the first to ask pays about what counting from the nearer
 //! side costs, and those who follow do not.
 //!
-//! What is noted holds as long as the latch of the key's slot is held, and for what is there now: so all of this is done under the latch, never from a snapshot.
+//! What is noted holds as long as the latch of the key's slot is held, and for what is there now:
+//! so all of this is done under the latch, never from a snapshot.
 //!
 //! Bounds: [`MAX_CUTS`] places are collected at a time. Who may not wait steps over no more than
 //! others do.
@@ -185,7 +186,8 @@ impl SortedSet<'_> {
     ///
     /// # Errors
     ///
-    /// Those of reads; [`Failure::NeedsLatch`](crate::error::Failure::NeedsLatch) where they are many.
+    /// Those of reads; [`Failure::NeedsLatch`](crate::error::Failure::NeedsLatch) where they are
+    /// many.
     pub fn count(&self, keys: &mut Keys<'_>, range: &Range<Vec<u8>>) -> Outcome<u64> {
         let mut within = RangeCount::of(range.clone(), Direction::Forward);
         let mut most = FIRST_COUNTED;
@@ -292,7 +294,8 @@ impl SortedSet<'_> {
     ///
     /// # Errors
     ///
-    /// Those of reads; [`Failure::NeedsLatch`](crate::error::Failure::NeedsLatch) where the offset is great.
+    /// Those of reads; [`Failure::NeedsLatch`](crate::error::Failure::NeedsLatch) where the offset
+    /// is great.
     pub fn visit_behind(
         &self,
         keys: &mut Keys<'_>,

@@ -104,7 +104,8 @@ fn a_panic_in_one_subcompaction_leaves_the_others_filtered() {
     assert!(content(&db) == model, "what was asked for is changed");
 }
 
-/// Gives a value that RocksDB would call corruption, and stop all writes for. Its pages are never touched.
+/// Gives a value that RocksDB would call corruption, and stop all writes for. Its pages are never
+/// touched.
 struct TooLong(Vec<u8>);
 
 impl CompactionFilter for TooLong {

@@ -60,7 +60,8 @@ fn an_automatic_compaction_says_so_and_whether_it_is_full() {
     let db = DB::open_cf_with_opts(&options, directory.path(), [("default", options.clone())]).expect("opens");
     let family = db.cf_handle("default").expect("exists");
     let expected = |is_full| FilterContext { column_family_id: 0, is_full, is_manual: false, input_level: Some(0) };
-    // The second needs one table of those that the first made: with none, RocksDB would only move tables.
+    // The second needs one table of those that the first made: with none, RocksDB would only move
+    // tables.
     for (keys, is_full) in [(2000, true), (10, false)] {
         put_table(&db, family, 0..keys);
         put_table(&db, family, 0..keys);

@@ -48,7 +48,8 @@ impl Log {
     }
 }
 
-/// Decides by a function and notes what was asked. It is shared by the test, the factory and each filter.
+/// Decides by a function and notes what was asked. It is shared by the test, the factory and each
+/// filter.
 struct Recording {
     decide: Decide,
     log: Mutex<Log>,

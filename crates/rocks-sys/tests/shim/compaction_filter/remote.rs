@@ -43,7 +43,8 @@ impl CompactionService for Worker {
     }
 }
 
-/// Lets a store compact itself, whose owner filters by `owner`, on a worker with `options`; the one value that all keys then have.
+/// Lets a store compact itself, whose owner filters by `owner`, on a worker with `options`; the one
+/// value that all keys then have.
 fn compact_elsewhere(owner: &Arc<Recording>, options: Options) -> Vec<u8> {
     let directory = tempfile::tempdir().expect("a directory");
     let mut owners = owner.options();

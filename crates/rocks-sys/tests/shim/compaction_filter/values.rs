@@ -19,7 +19,8 @@ fn levelled(mut options: Options) -> Options {
     options
 }
 
-/// For each level, a key that is removed as that level is compacted; older versions of all keys lie at the bottom.
+/// For each level, a key that is removed as that level is compacted; older versions of all keys lie
+/// at the bottom.
 #[test]
 fn values_are_changed_removed_and_kept_at_each_level() {
     let keys = ["changed", "kept", "removed at 0", "removed at 1", "removed at 2", "removed at 3"];

@@ -1,5 +1,6 @@
-//! A compaction run by a second process, as a worker of a federation will: the process sees the store under its owner's path,
-//! reads its tables by ranges over a socket, and finds nothing of it on the local file system.
+//! A compaction run by a second process, as a worker of a federation will: the process sees the
+//! store under its owner's path, reads its tables by ranges over a socket, and finds nothing of it
+//! on the local file system.
 
 mod owner;
 mod wire;
@@ -23,7 +24,8 @@ use rust_rocksdb::{ColumnFamily, DB, IteratorMode, Options};
 const WORKER_SOCKET: &str = "ECOTONE_TEST_WORKER_SOCKET";
 const WORKER_JOB: &str = "ECOTONE_TEST_WORKER_JOB";
 
-/// All data is in this column family; `default` stays plain, because a worker opens it without any override.
+/// All data is in this column family; `default` stays plain, because a worker opens it without any
+/// override.
 const FAMILY: &str = "data";
 
 /// Not a test of its own: the body of the second process.

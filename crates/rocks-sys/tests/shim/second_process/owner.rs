@@ -1,5 +1,5 @@
-//! The owner: gives each compaction to a process of its own, serves it the files of that job and no others, verifies and
-//! installs what it sends back.
+//! The owner: gives each compaction to a process of its own, serves it the files of that job and no
+//! others, verifies and installs what it sends back.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::CStr;

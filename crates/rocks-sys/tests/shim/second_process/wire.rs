@@ -1,4 +1,5 @@
-//! What owner and worker say to each other over a socket: requests `operation, length, body`, answers `status, length, body`.
+//! What owner and worker say to each other over a socket: requests `operation, length, body`,
+//! answers `status, length, body`.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,5 @@
-//! The worker: a process that knows the store only by its name and by what the owner serves over a socket.
+//! The worker: a process that knows the store only by its name and by what the owner serves over a
+//! socket.
 
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -84,7 +85,8 @@ impl RangedRead for OwnersFile {
     }
 }
 
-/// Leads the outputs to a directory of the worker's own. Nothing else of the owner's directory may be looked for here.
+/// Leads the outputs to a directory of the worker's own. Nothing else of the owner's directory may
+/// be looked for here.
 struct OutputsHere {
     owner: Arc<Owner>,
     directory: PathBuf,
