@@ -21,7 +21,7 @@ const SEGMENT_BYTES: u64 = 64 * 1024;
 
 const VALUE_BYTES: usize = 100;
 
-/// Of a record of these tests, as docs/formats.md has it.
+/// Of a record of these tests, as docs/internals/formats.md has it.
 const RECORD_BYTES: u64 = 12 + 9 + VALUE_BYTES as u64;
 
 /// Keys whose values fill a segment, when they are written one after the other.

@@ -70,7 +70,7 @@ fn lengths(store: &Path) -> Vec<(PathBuf, u64)> {
 fn watermark(store: &Path) -> (u64, u64) {
     let watermark = fs::read(store.join("values/WATERMARK")).unwrap_or_default();
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
-    // The slots of docs/formats.md: count, segment, nothing, offset, checksum.
+    // The slots of docs/internals/formats.md: count, segment, nothing, offset, checksum.
     let slot = |at: usize| {
         watermark
             .get(at..at + 28)

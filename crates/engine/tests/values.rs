@@ -31,7 +31,7 @@ fn segments(store: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The length of a record, as docs/formats.md has it.
+/// The length of a record, as docs/internals/formats.md has it.
 fn record_bytes(key: &[u8], value: &[u8]) -> u64 {
     12 + key.len() as u64 + value.len() as u64
 }
@@ -258,7 +258,7 @@ fn a_lost_segment_is_an_error_and_no_wrong_answer() {
     fs::rename(&segment, &elsewhere).unwrap();
     for mode in [OpenMode::ReadOnly, OpenMode::Open, OpenMode::Open] {
         let refused = Store::open(&path, mode, separated(10)).unwrap_err();
-        // Behind the header and the record of "key": by docs/formats.md.
+        // Behind the header and the record of "key": by docs/internals/formats.md.
         let place = format!("{} at offset {}", segment.display(), 32 + 12 + 3 + 50);
         let Error::Corrupt { location: Some(location), detail } = &refused else { panic!("{refused:?}") };
         assert_eq!(*location, place);
@@ -400,7 +400,7 @@ impl WriteTap for SegmentsFirst {
             .filter(|path| path.extension().is_some_and(|extension| extension == "segment"))
             .max()
             .unwrap();
-        // The slots of docs/formats.md; the greater count holds.
+        // The slots of docs/internals/formats.md; the greater count holds.
         let watermark = fs::File::open(self.values.join("WATERMARK"))?;
         let slot = |at: u64| {
             let mut slot = [0_u8; 28];

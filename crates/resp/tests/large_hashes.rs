@@ -395,7 +395,7 @@ fn patterns_that_take_long_are_not_matched_while_others_wait() {
     }
 }
 
-/// The bytes of `docs/formats.md`, section "Keys and collections".
+/// The bytes of `docs/internals/formats.md`, section "Keys and collections".
 #[test]
 fn hashes_are_stored_as_these_bytes() {
     let fixture = Fixture::new();

@@ -168,7 +168,7 @@ fn what_takes_long_is_not_done_while_others_wait() {
     }
 }
 
-/// The bytes of `docs/formats.md`, section "Lists".
+/// The bytes of `docs/internals/formats.md`, section "Lists".
 #[test]
 fn lists_are_stored_as_these_bytes() {
     let fixture = Fixture::new();

@@ -100,7 +100,7 @@ fn a_scan_returns_each_member_that_stays_once() {
     assert!(unique.is_superset(&numbered(0..1000)));
 }
 
-/// The bytes of `docs/formats.md`, section "Keys and collections".
+/// The bytes of `docs/internals/formats.md`, section "Keys and collections".
 #[test]
 fn sets_are_stored_as_these_bytes() {
     let fixture = Fixture::new();

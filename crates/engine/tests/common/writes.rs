@@ -184,7 +184,7 @@ pub fn read_all(store: &Store) -> Result<Found> {
     Ok(found)
 }
 
-/// The bytes that the value log keeps for an entry, as docs/formats.md has it.
+/// The bytes that the value log keeps for an entry, as docs/internals/formats.md has it.
 pub fn live_bytes(key: &[u8], value: &[u8]) -> u64 {
     if value.len() < LONG_BYTES as usize { 0 } else { 12 + key.len() as u64 + value.len() as u64 }
 }
@@ -210,7 +210,7 @@ impl TableCollector for Names {
         }
     }
 
-    /// As docs/formats.md has it.
+    /// As docs/internals/formats.md has it.
     fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
         let items = self.bytes.iter();
         let items = items.flat_map(|(segment, bytes)| [&segment.to_le_bytes()[..], &bytes.to_le_bytes()].concat());

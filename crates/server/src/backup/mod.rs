@@ -3,7 +3,7 @@
 //!
 //! - [`Source`] is what is copied: a checkpoint of this process ([`local`]), or of a server
 //!   elsewhere (`ecotone backup`).
-//! - [`repository`] is the folder, [`manifest`] what one backup in it consists of. docs/formats.md
+//! - [`repository`] is the folder, [`manifest`] what one backup in it consists of. docs/internals/formats.md
 //!   describes their bytes.
 //! - [`back_up`] copies, [`verify`] reads everything again, [`restore`] makes a server's folder of
 //!   a backup. [`pace`] bounds the rate.

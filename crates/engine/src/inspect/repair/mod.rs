@@ -225,7 +225,7 @@ fn source_values(
             if !(tables.is_ours || survey.names_data_family || !found.is_empty()) {
                 let reason = format!(
                     "{reason}, and no other file says that this is a store: if it is one, put the file {IDENTITY_FILE} \
-                     back as docs/formats.md shows it, into a copy of the folder"
+                     back as docs/internals/formats.md shows it, into a copy of the folder"
                 );
                 return Err(Error::WrongFormat { directory: directory.to_path_buf(), reason });
             }
