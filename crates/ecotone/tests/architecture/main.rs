@@ -7,6 +7,7 @@
 
 mod circles;
 mod rust;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,17 +20,21 @@ use rust::{Token, tokens};
 /// any purpose: to run, to build, to test. A dependency for tests alone is an arrow too: it would
 /// let a lower room lean on a higher one.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("policy", &[]),
+    ("types", &[]),
+    ("policy", &["types"]),
+    ("sim", &["policy", "types"]),
+    ("energy", &["types"]),
     ("rocks-sys", &[]),
-    ("engine", &["policy", "rocks-sys"]),
-    ("power", &["policy"]),
-    ("sim", &["policy"]),
-    ("transport", &["policy", "rocks-sys"]),
-    ("cluster", &["policy", "rocks-sys", "engine", "power", "transport"]),
-    ("resp", &["engine", "policy"]),
-    ("server", &["policy", "engine", "power", "cluster", "resp"]),
-    ("bench", &["policy", "engine", "power", "rocks-sys", "server", "transport", "cluster"]),
-    ("ecotone", &["policy", "rocks-sys", "engine", "power", "sim", "transport", "cluster", "resp", "server", "bench"]),
+    ("valuelog", &["rocks-sys"]),
+    ("engine", &["policy", "rocks-sys", "types", "valuelog"]),
+    ("transport", &["policy", "rocks-sys", "types"]),
+    ("cluster", &["energy", "engine", "policy", "rocks-sys", "transport", "types"]),
+    ("keyspace", &["engine"]),
+    ("resp", &["engine", "keyspace"]),
+    ("server", &["cluster", "energy", "engine", "keyspace", "policy", "resp", "types"]),
+    ("bench", &["energy", "engine", "policy", "server", "types"]),
+    ("lab", &["bench", "energy", "engine", "policy", "server", "types"]),
+    ("ecotone", &["bench", "energy", "engine", "lab", "policy", "server", "types"]),
 ];
 
 /// Crates without clock, IO, threads and global randomness: time and seeds are arguments.
