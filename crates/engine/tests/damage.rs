@@ -165,7 +165,8 @@ fn says(said: &str, file: &str) -> bool {
     said.contains(file) || consequence
 }
 
-/// Whether the values of this segment were relocated: by its header, as docs/internals/formats.md has it.
+/// Whether the values of this segment were relocated: by its header, as docs/internals/formats.md
+/// has it.
 fn is_relocated(segment: &[u8]) -> bool {
     segment[16..20] != [0; 4]
 }

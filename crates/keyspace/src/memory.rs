@@ -221,9 +221,9 @@ mod tests {
         let all = (0..2000).try_for_each(|_| collected.add(1000, || vec![0_u8; 1000]));
         assert!(all.is_break() && collected.len() > 900 && collected.len() < 1300, "{}", collected.len());
         assert!(matches!(collected.whole(), Err(Failure::Refused(_))));
-        let mut on_a_lane = BoundedVec::new(MemoryReservation::new(&memory, false));
-        assert!(on_a_lane.add(MAX_NONBLOCKING_BYTES, || ()).is_break());
-        assert!(matches!(on_a_lane.whole(), Err(Failure::WouldBlock)));
+        let mut on_event_loop = BoundedVec::new(MemoryReservation::new(&memory, false));
+        assert!(on_event_loop.add(MAX_NONBLOCKING_BYTES, || ()).is_break());
+        assert!(matches!(on_event_loop.whole(), Err(Failure::WouldBlock)));
         assert_eq!(memory.taken_bytes().load(Ordering::Relaxed), 0);
     }
 }

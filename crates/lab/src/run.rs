@@ -115,7 +115,7 @@ struct Server {
     process: ServerProcess,
     ready: Option<Ready>,
     recording: ServerRecording,
-    last_heard: Instant,
+    last_report: Instant,
     strange_lines: usize,
     closed: bool,
 }
@@ -236,7 +236,7 @@ impl<'a> Federation<'a> {
             process,
             ready: None,
             recording: ServerRecording { server: name.clone(), ..Default::default() },
-            last_heard: Instant::now(),
+            last_report: Instant::now(),
             strange_lines: 0,
             closed: false,
         });
@@ -322,7 +322,7 @@ impl<'a> Federation<'a> {
         for server in &mut self.servers {
             // A server that does not listen has ended: its `Closed` is on its way.
             server.process.say("start");
-            server.last_heard = begin;
+            server.last_report = begin;
         }
         for index in 0..self.clients.len() {
             self.clients[index].start().map_err(|error| self.failure(index, &error.to_string()))?;
@@ -332,7 +332,7 @@ impl<'a> Federation<'a> {
         let mut next_tick = begin + TICK;
         while let Some(slow) = self.servers.iter().position(|server| !server.finished()) {
             let now = Instant::now();
-            let silent = |server: &Server| !server.finished() && now - server.last_heard > options.patience.silence;
+            let silent = |server: &Server| !server.finished() && now - server.last_report > options.patience.silence;
             if let Some(hung) = self.servers.iter().position(silent) {
                 let seconds = options.patience.silence.as_secs_f64();
                 return Err(self.failure(hung, &format!("hangs: no record for {seconds:.0} s")));
@@ -444,7 +444,7 @@ impl<'a> Federation<'a> {
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
         };
         let server = &mut self.servers[index];
-        server.last_heard = Instant::now();
+        server.last_report = Instant::now();
         match event {
             Event::Record(record) => match *record {
                 Record::Ready(ready) if ready.server != server.recording.server => {

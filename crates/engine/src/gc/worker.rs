@@ -237,12 +237,12 @@ impl Thread {
     /// One round. Returns how long to wait for a reason for the next; `None` is for ever.
     fn round(&mut self, db: &DB) -> Result<Option<Duration>> {
         let none = SegmentSet::default();
-        let cohort_now = self.pass.as_ref().map_or(&none, |pass| &pass.candidates);
+        let candidates_now = self.pass.as_ref().map_or(&none, |pass| &pass.candidates);
         // While there is a pass, more is to come to the segments that values are relocated to, so
         // of less garbage they are not sealed.
         let parameters = self.parameters_now();
         let seal_from = if self.pass.is_some() { parameters.opportunistic_share } else { parameters.min_garbage_share };
-        let round = self.removal.round(db, self.family, cohort_now, seal_from)?;
+        let round = self.removal.round(db, self.family, candidates_now, seal_from)?;
         if let Some(admission) = &self.gc.admission {
             admission.changed();
         }

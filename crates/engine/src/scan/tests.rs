@@ -112,11 +112,11 @@ fn nothing_is_ahead_of_a_scan_that_did_not_wait() {
     (0..100).for_each(|_| ahead.watch(|| ()));
     assert!(!ahead.is_on());
     let slow = || std::thread::sleep(std::time::Duration::from_millis(1));
-    (0..TIMED_AT_LEAST_EVERY).for_each(|_| ahead.watch(slow));
+    (0..MAX_TIMED_INTERVAL).for_each(|_| ahead.watch(slow));
     assert!(ahead.is_on());
     (0..20).for_each(|_| ahead.watch(slow));
     assert_eq!(ahead.wanted(), MAX_ROWS);
 }
 
 /// More values than there are between two that are timed.
-const TIMED_AT_LEAST_EVERY: u32 = 20;
+const MAX_TIMED_INTERVAL: u32 = 20;

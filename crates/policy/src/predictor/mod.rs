@@ -45,7 +45,7 @@ struct ServerModels {
     jobs: ClassModels,
     /// Output bytes for each input byte of its own store's jobs.
     output_ratio: Option<f64>,
-    last_heard: Time,
+    last_report: Time,
 }
 
 /// The jobs that a worker did for an owner.
@@ -258,7 +258,7 @@ impl Predictor {
 
     fn server_mut(&mut self, now: Time, server: &ServerId) -> &mut ServerModels {
         if self.servers.len() >= self.max_servers && !self.servers.contains_key(server) {
-            let oldest = self.servers.iter().min_by(|(_, one), (_, other)| by_time(one.last_heard, other.last_heard));
+            let oldest = self.servers.iter().min_by(|(_, one), (_, other)| by_time(one.last_report, other.last_report));
             if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
                 self.servers.remove(&oldest);
                 self.pairs.retain(|(worker, owner), _| *worker != oldest && *owner != oldest);
@@ -266,7 +266,7 @@ impl Predictor {
         }
         let parameters = &self.parameters;
         let models = self.servers.entry(server.clone()).or_insert_with(|| ServerModels::new(parameters, now));
-        models.last_heard = now;
+        models.last_report = now;
         models
     }
 
@@ -308,7 +308,7 @@ impl ServerModels {
             has_reported: false,
             jobs: ClassModels::new(weights, parameters.error_window_samples, now),
             output_ratio: None,
-            last_heard: now,
+            last_report: now,
         }
     }
 

@@ -3,8 +3,8 @@
 //!
 //! - [`Source`] is what is copied: a checkpoint of this process ([`local`]), or of a server
 //!   elsewhere (`ecotone backup`).
-//! - [`repository`] is the folder, [`manifest`] what one backup in it consists of. docs/internals/formats.md
-//!   describes their bytes.
+//! - [`repository`] is the folder, [`manifest`] what one backup in it consists of.
+//!   docs/internals/formats.md describes their bytes.
 //! - [`back_up`] copies, [`verify`] reads everything again, [`restore`] makes a server's folder of
 //!   a backup. [`pace`] bounds the rate.
 //!
