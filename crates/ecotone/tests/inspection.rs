@@ -157,7 +157,12 @@ fn damage_is_found_by_the_server_that_has_the_store() {
     }
     client.says("*1\r\n$4\r\nSAVE\r\n", "+OK\r\n");
     let tables = std::fs::read_dir(data.join("store")).unwrap().map(|entry| entry.unwrap().path());
-    let table = tables.filter(|path| path.extension().is_some_and(|extension| extension == "sst")).max().unwrap();
+    // Not one that a compaction has only begun.
+    let is_table = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == "sst")
+            && path.metadata().is_ok_and(|metadata| metadata.len() > 1_000)
+    };
+    let table = tables.filter(is_table).max().unwrap();
     let mut bytes = std::fs::read(&table).unwrap();
     bytes[100] ^= 1;
     // In the same file, which the server has open.

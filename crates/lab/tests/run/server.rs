@@ -19,7 +19,7 @@ pub const SERVE: &str = "ECOTONE_LAB_TEST_SERVER";
 pub const CONDUCT: &str = "ECOTONE_LAB_TEST_CONDUCT";
 
 /// All of the like that a server finds; the last one is said by a lab with clients.
-const KNOWN: [&str; 3] = [SERVE, CONDUCT, "ECOTONE_CLIENTS_LANES"];
+const KNOWN: [&str; 3] = [SERVE, CONDUCT, "ECOTONE_CLIENTS_EVENT_LOOPS"];
 
 /// Not a test but the server, when this program was started as one.
 #[test]

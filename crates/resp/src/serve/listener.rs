@@ -2,7 +2,7 @@
 //!
 //! Threads: one for each event loop, whether it serves at the moment or not; the first one takes
 //! connections as well, and finds out how many are to serve. Each has a bounded number of threads
-//! that may wait ([`Listen::waiting_threads`]); requests beyond that wait for one of them, and
+//! that may wait ([`Listen::blocking_threads`]); requests beyond that wait for one of them, and
 //! their clients with them. Where TLS is listened for, one more makes the handshakes.
 
 use std::collections::BTreeSet;

@@ -317,12 +317,12 @@ const LOOK_FOR_WAITING_EVERY: Duration = Duration::from_millis(100);
 async fn watched<T, S: ClientStream>(round: impl Future<Output = T>, stream: &S, info: &ClientInfo) -> T {
     let mut round = pin!(round);
     info.is_blocking.store(false, Ordering::Relaxed);
-    let until_handed_on = std::future::poll_fn(|context| match round.as_mut().poll(context) {
+    let until_moved = std::future::poll_fn(|context| match round.as_mut().poll(context) {
         Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
         Poll::Pending if info.is_blocking.load(Ordering::Relaxed) => Poll::Ready(None),
         Poll::Pending => Poll::Pending,
     });
-    if let Some(outcome) = until_handed_on.await {
+    if let Some(outcome) = until_moved.await {
         return outcome;
     }
     loop {

@@ -263,7 +263,7 @@ fn what_the_store_refuses_is_told_with_its_line() {
     assert!(of_store("memtable_bytes").ends_with(":2: store.memtable_bytes = 1000000: is odd"));
     assert_eq!(of_store("space.max_bytes"), "space.max_bytes = off: is odd");
     assert!(of_store("separation.min_bytes").starts_with("store.separation_min_bytes"));
-    assert_eq!(of_store("gc"), "store: invalid relocation: is odd");
+    assert_eq!(of_store("gc"), "store: invalid gc: is odd");
 }
 
 #[test]
