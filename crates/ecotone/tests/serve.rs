@@ -241,11 +241,11 @@ fn a_comparison_says_what_each_side_ran_with() {
         let text = bench(&[&["--compare", "--rounds", "1"], arguments].concat());
         text.lines().take(2).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
-    let [apart, plain] = [
-        format!("values from {default} B on apart; 3 memtables of 32.0 MiB, level 1 256.0 MiB, tables 4.0 MiB"),
+    let [separated, plain] = [
+        format!("values of {default} B or more separated; 3 memtables of 32.0 MiB, level 1 256.0 MiB, tables 4.0 MiB"),
         "values with their keys; 2 memtables of 64.0 MiB, level 1 256.0 MiB, tables 64.0 MiB".to_owned(),
     ];
-    assert_eq!(lines(&[]), [format!("engine {apart}"), format!("rocksdb {plain}")]);
+    assert_eq!(lines(&[]), [format!("engine {separated}"), format!("rocksdb {plain}")]);
     assert_eq!(lines(&["--separation", "off"]), [format!("engine {plain}"), format!("rocksdb {plain}")]);
 }
 

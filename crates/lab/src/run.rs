@@ -228,7 +228,9 @@ impl<'a> Federation<'a> {
         let variables = match plan.options.through {
             Through::Inside => Vec::new(),
             // As many threads for clients as the workload inside a server would have.
-            Through::Resp { .. } => vec![("ECOTONE_CLIENTS_EVENT_LOOPS", plan.options.foreground_threads().to_string())],
+            Through::Resp { .. } => {
+                vec![("ECOTONE_CLIENTS_EVENT_LOOPS", plan.options.foreground_threads().to_string())]
+            }
         };
         let program = &plan.options.server_program;
         let process = ServerProcess::start(program, &arguments, &variables, log, index, self.sender.clone())?;

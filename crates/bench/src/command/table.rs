@@ -132,8 +132,9 @@ pub fn comparison_table(comparison: &Comparison) -> String {
 
 /// Where values lie, and the sizes that follow from it.
 fn layout(store: &StoreSettings) -> String {
-    let values =
-        store.separation_min_bytes.map_or("with their keys".to_owned(), |from| format!("from {from} B on separated"));
+    let values = store
+        .separation_min_bytes
+        .map_or("with their keys".to_owned(), |from| format!("of {from} B or more separated"));
     let sizes = match store.store_options() {
         // Options of the store may say otherwise.
         Ok(options) => {
