@@ -7,7 +7,7 @@
 mod certificates;
 mod common;
 #[path = "../../engine/tests/common/tmpfs.rs"]
-#[allow(dead_code)]
+#[allow(dead_code)] // the tests of the engine use the rest
 mod tmpfs;
 
 use std::collections::BTreeMap;

@@ -15,7 +15,7 @@ use common::{assert_equals, halve, numbered};
 use ecotone_engine::{OpenMode, Store, StoreOptions};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 
-/// Several rounds of upkeep, each of which removes what nothing refers to.
+/// Several rounds of GC, each of which removes what nothing refers to.
 const ROUNDS: Duration = Duration::from_secs(6);
 
 /// A disk that writes a MANIFEST and says that it did not, once values have been relocated.

@@ -27,14 +27,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("rocks-sys", &[]),
     ("valuelog", &["rocks-sys"]),
     ("engine", &["policy", "rocks-sys", "types", "valuelog"]),
-    ("transport", &["policy", "rocks-sys", "types"]),
+    ("transport", &["rocks-sys", "types"]),
     ("cluster", &["energy", "engine", "policy", "rocks-sys", "transport", "types"]),
     ("keyspace", &["engine"]),
     ("resp", &["engine", "keyspace"]),
     ("server", &["cluster", "energy", "engine", "keyspace", "policy", "resp", "types"]),
-    ("bench", &["energy", "engine", "policy", "server", "types"]),
+    ("bench", &["energy", "engine", "server", "types"]),
     ("lab", &["bench", "energy", "engine", "policy", "server", "types"]),
-    ("ecotone", &["bench", "energy", "engine", "lab", "policy", "server", "types"]),
+    ("ecotone", &["bench", "engine", "lab", "policy", "server", "types"]),
 ];
 
 /// Crates without clock, IO, threads and global randomness: time and seeds are arguments.

@@ -73,7 +73,7 @@ pub fn directory_in_memory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Waits until what the value log holds is as wanted. Its upkeep runs on a thread of its own.
+/// Waits until what the value log holds is as wanted. GC runs on a thread of its own.
 pub fn until(store: &Store, wanted: impl Fn(&ValueLogProperties) -> bool) -> ValueLogProperties {
     let begin = Instant::now();
     loop {

@@ -168,7 +168,7 @@ fn server(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "server_time_usec", now.as_micros());
     add(lines, "uptime_in_seconds", up_s);
     add(lines, "uptime_in_days", up_s / (24 * 60 * 60));
-    // How often a second the upkeep of keys looks around.
+    // How often a second the maintenance of keys runs.
     add(lines, "hz", MAINTENANCE_HZ);
     add(lines, "configured_hz", MAINTENANCE_HZ);
     add(lines, "lru_clock", now.as_secs() % LRU_CLOCK_ENDS);
