@@ -6,7 +6,7 @@
 //! owner's side, [`run_remote_compaction`] on the worker's side.
 //!
 //! What must never be in here: the network, a client protocol, the choice of where a compaction
-//! runs (that is `policy`), joules and frequencies (that is `power`), the format of segments (that
+//! runs (that is `policy`), joules and frequencies (that is `energy`), the format of segments (that
 //! is `valuelog`), and C++ (that is `rocks-sys`).
 //!
 //! # Layout of a store's directory

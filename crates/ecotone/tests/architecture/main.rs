@@ -22,7 +22,6 @@ use rust::{Token, tokens};
 const ARROWS: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("policy", &["types"]),
-    ("sim", &["policy", "types"]),
     ("energy", &["types"]),
     ("rocks-sys", &[]),
     ("valuelog", &["rocks-sys"]),
@@ -38,7 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates without clock, IO, threads and global randomness: time and seeds are arguments.
-const PURE: &[&str] = &["types", "policy", "sim"];
+const PURE: &[&str] = &["types", "policy"];
 
 /// What a pure crate must not name, as a path from `std`. (A `HashMap` is here because its order of
 /// iteration is random.)
