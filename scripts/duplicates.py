@@ -10,7 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
-LAYOUTS = {"plain": "values beside their keys", "separate": "separated values"}
+LAYOUTS = {"plain": "inline values", "separate": "separated values"}
 WAYS = {"sample": "#2166ac", "filter": "#4d9221", "triggered": "#b2182b"}
 THRESHOLDS = (2, 4, 5, 6, 7, 8, 10, 20, 30, 50, 70, 100)
 # "Deduplication Adapted CaseDB for Edge Computing", Fig. 9, at SAR 1.5: WAR of the extended compaction and of the triggered one.
