@@ -14,6 +14,14 @@ ECOTONE := $(CARGO_TARGET_DIR)/release/ecotone
 # A test that hangs ends the run here, with all its processes (on a terminal Ctrl-C must reach them, so there it ends
 # cargo alone). The clock starts after the build.
 TEST_MINUTES ?= 60
+# Tests of one program that run at once; scripts/test-times.sh must know it. More would need more file descriptors than
+# a process has by default.
+export RUST_TEST_THREADS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores : 8)))
+# How long `make soak` gives each seeded test, and the seed that all begin with: chosen anew, unless it is given.
+SOAK_MINUTES ?= 5
+SEED := $(or $(SEED),$(shell od -A n -N 4 -t u4 /dev/urandom | tr -d ' '))
+# What has seeded tests, and those of proptest.
+SEEDED := --lib $(foreach name,clients_kills commands compaction damage differential kills power protocol space store,--test $(name))
 # Arguments of the demo: the papers' experiment, made short.
 DEMO_SECONDS ?= 45
 DEMO_ARGS ?= fillrandom --profile three-tier --policies local,local-split,edgepilot,eco --seconds $(DEMO_SECONDS) --papers
@@ -38,9 +46,17 @@ demo: ## Three unequal servers under a flood of writes, then a client's session 
 	scripts/session.sh $(ECOTONE)
 
 .PHONY: test
-test: setup ## Run all tests
+test: setup ## Run all tests, and list those that took longer than 20 s
 	$(CARGO) test --release --workspace --no-run
-	timeout $$(test -t 0 && echo --foreground) --kill-after=30s $(TEST_MINUTES)m cargo test --release --workspace --no-fail-fast
+	timeout $$(test -t 0 && echo --foreground) --kill-after=30s $(TEST_MINUTES)m \
+		cargo test --release --workspace --no-fail-fast 2>&1 | scripts/test-times.sh
+
+.PHONY: soak
+soak: setup ## Seeded tests for long, with a fresh seed (hours; SEED=... repeats a run, SOAK_MINUTES=5 for each test)
+	$(CARGO) test --release --workspace --no-run
+	@echo "make soak SEED=$(SEED) SOAK_MINUTES=$(SOAK_MINUTES)"
+	ECOTONE_SEED=$(SEED) PROPTEST_RNG_SEED=$(SEED) ECOTONE_SOAK_SECONDS=$$(($(SOAK_MINUTES) * 60)) \
+		cargo test --release --workspace --no-fail-fast $(SEEDED) 2>&1 | scripts/test-times.sh
 
 .PHONY: check
 check: tools ## Formatting, licences, dependency arrows, lints, fuzz targets; writes nothing into the checkout
@@ -62,8 +78,8 @@ bench: ## Measure what the docs state (about seven hours; ONLY='separated-*', or
 	$(AS_ROOT) scripts/bench.sh $(ECOTONE) '$(ONLY)'
 
 .PHONY: sanitize
-sanitize: tools ## Test the C++ shim under AddressSanitizer and UBSan
-	ECOTONE_SANITIZE=1 $(CARGO) test --release -p ecotone-rocks-sys
+sanitize: tools ## Test the C++ under AddressSanitizer and UBSan
+	ECOTONE_SANITIZE=1 $(CARGO) test --release -p ecotone-io -p ecotone-rocks
 
 .PHONY: build
 build: tools ## Build everything; the first build compiles RocksDB (minutes, once for all checkouts)

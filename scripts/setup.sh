@@ -48,7 +48,7 @@ has_libclang() {
   return 1
 }
 
-# The clients of crates/ecotone/tests/clients_libraries.rs, each as that test finds it.
+# The clients of crates/ecotone/tests/clients/clients_libraries.rs, each as that test finds it.
 has_redis_py() { /usr/bin/python3 -c 'import redis' 2>/dev/null; }
 has_hiredis() { echo '#include <hiredis/hiredis.h>' | cc -fsyntax-only -x c - 2>/dev/null; }
 has_node_redis() { NODE_PATH=/usr/share/nodejs node -e 'require("redis")' 2>/dev/null; }

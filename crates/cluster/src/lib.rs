@@ -6,7 +6,7 @@
 //! [`ecotone_transport`]. A store is reached only through [`ecotone_engine`]'s interfaces for
 //! offloaded compactions.
 //!
-//! What must never be in it: decisions (policy), RocksDB (engine, rocks-sys), client protocols
+//! What must never be in it: decisions (policy), RocksDB (engine, rocks), client protocols
 //! (resp), configuration files and process wiring (server).
 //!
 //! # What holds whatever fails

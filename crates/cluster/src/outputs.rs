@@ -13,9 +13,6 @@
 //! [`CHECK_POLL_INTERVAL`] whether the job may go on.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fs::File;
-use std::io::Write;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -23,7 +20,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ecotone_engine::{ReceivedTable, RemoteJob, TableFormat, VerifyError};
-use ecotone_rocks_sys::verify::VerifyError as TableError;
+use ecotone_io::objects::{Crc32c, ObjectDirectory, Unsealed};
+use ecotone_io::tap::Tap;
+use ecotone_rocks::verify::VerifyError as TableError;
 use ecotone_transport::file_client::FileClient;
 use ecotone_transport::wire::OutputReady;
 use ecotone_types::Duty;
@@ -46,7 +45,7 @@ const MAX_OUTPUT_TABLES: usize = 8192;
 
 /// The output tables of one job, fetched and checked one by one.
 pub(crate) struct Outputs {
-    directory: PathBuf,
+    directory: ObjectDirectory,
     chunk_bytes: usize,
     bytes_allowed: u64,
     bytes: u64,
@@ -68,9 +67,9 @@ pub(crate) struct Received {
 impl Outputs {
     /// For the outputs of a job.
     pub(crate) fn new(member: &Arc<Member>, job: &RemoteJob) -> Result<Outputs> {
-        let directory = job.output_directory();
+        let directory = ObjectDirectory::new(job.output_directory(), Tap::SILENT);
         let checker = Checker::start(member.clone(), job.table_format)
-            .map_err(|error| Error::io("start a thread for", &directory, error))?;
+            .map_err(|error| Error::io("start a thread for", directory.path(), error))?;
         Ok(Outputs {
             directory,
             chunk_bytes: member.options.limits.chunk_bytes,
@@ -99,16 +98,13 @@ impl Outputs {
         if full || !self.names.insert(table.file.clone()) {
             return Err(Error::BadResult(format!("table {} of {} bytes is one too many", table.file, table.bytes)));
         }
-        let path = self.directory.join(&table.file);
-        let io = |error| Error::io("write a fetched table to", &path, error);
-        std::fs::create_dir_all(&self.directory).map_err(io)?;
-        let mut file = File::create(&path).map_err(io)?;
+        let io = |error| Error::io("write a fetched table to", &self.directory.path().join(&table.file), error);
+        self.directory.make().map_err(io)?;
+        let mut object = self.directory.create(&table.file).map_err(io)?;
 
         let mut ranges = VecDeque::new();
         let mut asked = 0;
-        let mut written = 0;
-        let mut crc32c = 0;
-        while written < table.bytes {
+        while object.bytes() < table.bytes {
             while asked < table.bytes && ranges.len() < RANGES_AHEAD {
                 let length = (table.bytes - asked).min(self.chunk_bytes as u64) as usize;
                 ranges.push_back((client.begin(&table.file, asked, length), length));
@@ -120,13 +116,10 @@ impl Outputs {
             if data.len() != length {
                 return Err(Error::BadResult(format!("table {} is shorter than {} bytes", table.file, table.bytes)));
             }
-            // While the bytes are in the processor's cache; later they would have to be read again.
-            crc32c = crc32c::crc32c_append(crc32c, &data);
-            file.write_all(&data).map_err(io)?;
+            object.append(&data).map_err(io)?;
             client.recycle(data);
-            written += length as u64;
         }
-        self.checker.check(Arrived { name: table.file.clone(), path, crc32c }, may_go_on)
+        self.checker.check(Arrived { name: table.file.clone(), object }, may_go_on)
     }
 
     /// Waits until every table is checked, as long as `may_go_on`.
@@ -148,10 +141,10 @@ impl Drop for Outputs {
             return;
         }
         self.checker.stop();
-        if let Err(error) = std::fs::remove_dir_all(&self.directory)
+        if let Err(error) = std::fs::remove_dir_all(self.directory.path())
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            let directory = self.directory.display();
+            let directory = self.directory.path().display();
             warn!(%directory, %error, "fetched tables of a failed job could not be removed");
         }
     }
@@ -160,8 +153,7 @@ impl Drop for Outputs {
 /// A table that is here.
 struct Arrived {
     name: String,
-    path: PathBuf,
-    crc32c: u32,
+    object: Unsealed<Crc32c>,
 }
 
 type Checked = Result<(HashMap<String, ReceivedTable>, f64)>;
@@ -261,7 +253,7 @@ fn check_all(
     for table in arrived {
         // Nobody hears it only once the job has been given up.
         let _ = taken.send(());
-        let received = ReceivedTable::take(&table.path, table.crc32c, format, give_up).map_err(refused)?;
+        let received = ReceivedTable::take(table.object, format, give_up).map_err(refused)?;
         tables.insert(table.name, received);
     }
     Ok(tables)
@@ -285,7 +277,10 @@ mod tests {
     use super::*;
 
     fn table() -> Arrived {
-        Arrived { name: "000001.sst".into(), path: "/nowhere/000001.sst".into(), crc32c: 0 }
+        let directory = tempfile::tempdir().unwrap();
+        let objects = ObjectDirectory::new(directory.path(), Tap::SILENT);
+        // Its file goes with its directory.
+        Arrived { name: "000001.sst".into(), object: objects.create("000001.sst").unwrap() }
     }
 
     /// A thread that is busy with its first table until that is given up.

@@ -12,7 +12,6 @@
 //! a range by `read_timeout`, for the job by its deadline. Local runs after a failure queue for
 //! `fallback_slots`.
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use ecotone_engine::{
     CompactionFinished, CompactionOffload, RemoteJob, RemoteOutcome, VerifiedResult, verify_received_outputs,
 };
 use ecotone_policy::machine::{Command, Event, FailureReason, JobReport, LocalReason, OffloadOutcome, Prediction};
-use ecotone_rocks_sys::remote::RemoteResult;
+use ecotone_rocks::remote::RemoteResult;
 use ecotone_transport::Error as TransportError;
 use ecotone_transport::exports::{Role, Token};
 use ecotone_transport::file_client::{FileClient, Peer};
@@ -68,12 +67,12 @@ pub(crate) struct OwnerSide {
     member: Arc<Member>,
     canceled: AtomicBool,
     cancel: tokio::sync::Notify,
-    /// Jobs whose result RocksDB was given: they are finished when it has taken it.
-    installing: Mutex<HashMap<u64, Installing>>,
     local: Mutex<Vec<LocalRun>>,
 }
 
+/// A job whose result RocksDB was given: it is finished when that has taken it.
 struct Installing {
+    member: Arc<Member>,
     ended: JobEnded,
     report: JobReport,
     worker_address: String,
@@ -95,7 +94,6 @@ impl OwnerSide {
             member,
             canceled: AtomicBool::new(false),
             cancel: tokio::sync::Notify::new(),
-            installing: Mutex::default(),
             local: Mutex::default(),
         }
     }
@@ -195,7 +193,7 @@ impl OwnerSide {
         worker: &ServerId,
         prediction: Prediction,
         deadline: Seconds,
-    ) -> std::result::Result<VerifiedResult, OffloadOutcome> {
+    ) -> std::result::Result<(VerifiedResult, Installing), OffloadOutcome> {
         let began = Instant::now();
         let before = self.member.thread_use();
         let failed = |reason| OffloadOutcome::Failed { worker: worker.clone(), reason };
@@ -223,17 +221,15 @@ impl OwnerSide {
                 };
                 let ended = JobEnded::of(&report, Some(prediction), JobOutcome::Offloaded, "");
                 self.member.step(Step::Installing);
-                self.installing.lock().insert(
-                    job.id,
-                    Installing {
-                        ended,
-                        report,
-                        worker_address: away.worker_address,
-                        output_directory: job.output_directory(),
-                        token: offloaded.token,
-                    },
-                );
-                Ok(offloaded.result)
+                let installing = Installing {
+                    member: self.member.clone(),
+                    ended,
+                    report,
+                    worker_address: away.worker_address,
+                    output_directory: job.output_directory(),
+                    token: offloaded.token,
+                };
+                Ok((offloaded.result, installing))
             }
             Err(error) => {
                 if error.is_of_connection() {
@@ -380,7 +376,7 @@ impl Away<'_> {
         });
         match &outcome {
             Ok(_) => outputs.keep(),
-            Err(_) => self.side.release(&self.worker_address, token),
+            Err(_) => release(member, &self.worker_address, token),
         }
         outcome
     }
@@ -539,7 +535,9 @@ impl CompactionOffload for OwnerSide {
                 under_way.end();
                 match outcome {
                     // The machine hears of the end when RocksDB has taken the tables.
-                    Ok(result) => RemoteOutcome::Installed { result },
+                    Ok((result, installing)) => {
+                        RemoteOutcome::Installed { result, on_installed: Box::new(move |ok| installing.end(ok)) }
+                    }
                     Err(outcome) => {
                         let reason = match outcome {
                             OffloadOutcome::Declined { .. } => LocalReason::Declined,
@@ -567,44 +565,45 @@ impl CompactionOffload for OwnerSide {
         self.canceled.store(true, Ordering::Release);
         self.cancel.notify_waiters();
     }
+}
 
-    fn installed(&self, job: u64, ok: bool) {
-        let Some(done) = self.installing.lock().remove(&job) else { return };
+impl Installing {
+    /// RocksDB has taken the tables (`ok`), or has not.
+    fn end(self, ok: bool) {
+        let Self { member, ended, report, worker_address, output_directory, token } = self;
         let outcome = if ok {
             OffloadOutcome::Installed
         } else {
-            self.member.statistics.count_fallback("not-installed");
-            OffloadOutcome::Failed { worker: done.report.worker.clone(), reason: FailureReason::OwnerFailed }
+            member.statistics.count_fallback("not-installed");
+            OffloadOutcome::Failed { worker: report.worker.clone(), reason: FailureReason::OwnerFailed }
         };
-        self.member.decide(Event::OffloadEnded { job: JobId(job), outcome });
-        self.member.step(Step::Installed);
-        self.release(&done.worker_address, done.token);
-        if let Err(error) = std::fs::remove_dir_all(&done.output_directory)
+        let job = report.job;
+        member.decide(Event::OffloadEnded { job, outcome });
+        member.step(Step::Installed);
+        release(&member, &worker_address, token);
+        if let Err(error) = std::fs::remove_dir_all(&output_directory)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            warn!(job, %error, "the emptied folder of an offloaded compaction could not be removed");
+            warn!(job = job.0, %error, "the emptied folder of an offloaded compaction could not be removed");
         }
         if ok {
-            self.member.finished(done.ended, done.report);
+            member.finished(ended, report);
         }
     }
 }
 
-impl OwnerSide {
-    /// Lets the worker forget the job. Nobody waits for it; a worker that does not get the message
-    /// forgets in time.
-    fn release(&self, address: &str, token: Token) {
-        let member = self.member.clone();
-        let address = address.to_owned();
-        self.member.runtime.spawn(async move {
-            let request = ReleaseRequest { token: token.to_wire() };
-            let release = async {
-                if let Ok(channel) = member.connections.to(&address).await {
-                    let _ = WorkerClient::new(channel).release(request).await;
-                }
-            };
-            // Were there no limit, a worker that never answers would use up the connection's calls.
-            let _ = tokio::time::timeout(member.options.limits.heartbeat_timeout, release).await;
-        });
-    }
+/// Lets the worker forget the job. Nobody waits for it; a worker that does not get the message
+/// forgets in time.
+fn release(member: &Arc<Member>, address: &str, token: Token) {
+    let (of_task, address) = (member.clone(), address.to_owned());
+    member.runtime.spawn(async move {
+        let request = ReleaseRequest { token: token.to_wire() };
+        let release = async {
+            if let Ok(channel) = of_task.connections.to(&address).await {
+                let _ = WorkerClient::new(channel).release(request).await;
+            }
+        };
+        // Were there no limit, a worker that never answers would use up the connection's calls.
+        let _ = tokio::time::timeout(of_task.options.limits.heartbeat_timeout, release).await;
+    });
 }

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use ecotone_engine::{
     CancelFlag, Collects, TableFormat, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction,
 };
+use ecotone_io::tap::{TapEvent, WriteTap};
 use ecotone_policy::machine::DeclineReason;
-use ecotone_rocks_sys::filesystem::{TapEvent, WriteTap};
 use ecotone_transport::exports::Token;
 use ecotone_transport::file_client::{FileClient, Peer};
 use ecotone_transport::remote_files::OwnerFiles;

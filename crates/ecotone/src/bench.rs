@@ -10,7 +10,7 @@ use ecotone_bench::command::{
 use ecotone_bench::driver::Phase;
 use ecotone_bench::report::{PageHeader, store_html};
 use ecotone_bench::target::resp::{Credentials, ServerAddress, ServerOptions};
-use ecotone_bench::target::{DedupKind, DedupSettings, Durability, Profile, StoreSettings, TargetKind};
+use ecotone_bench::target::{DedupKind, DedupSettings, Durability, Profile, TargetKind, TargetSettings};
 use ecotone_bench::workload::{Workload, WorkloadOptions};
 use ecotone_lab::CoreLimit;
 
@@ -183,7 +183,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     arguments.check_blob_options(target, baseline)?;
     let separation = arguments.separation.map_or(target.default_separation(), |asked| asked.0);
     let profile = arguments.profile.as_deref().map_or(Ok(Profile::Default), str::parse)?;
-    let sizes = StoreSettings::for_target(target, profile, separation);
+    let sizes = TargetSettings::for_target(target, profile, separation);
     let durability = arguments.durability.as_deref().map_or(Ok(Durability::default()), str::parse)?;
     let options = BenchOptions {
         workload: WorkloadOptions {
@@ -206,7 +206,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         server,
         dir: arguments.dir.clone(),
         use_existing: arguments.use_existing,
-        store: StoreSettings {
+        store: TargetSettings {
             durability,
             memory_limit_bytes: arguments.memory_limit.or(sizes.memory_limit_bytes),
             separation_min_bytes: separation,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ecotone_bench::target::resp::{Bounds, Broken, Client, Limits, Reply, ServerAddress};
-use ecotone_engine::{CompactionProgress, CompactionStage, Error, OpenMode, Store, StoreOptions};
+use ecotone_engine::{CompactionProgress, CompactionStage, Error, OpenMode, Store, StoreSettings};
 use ecotone_server::config::{Config, FILE_VARIABLE};
 
 use crate::live_server::{PasswordArgument, store_in};
@@ -64,18 +64,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// The options that a server with this configuration opens its store with.
-fn store_options(file: Option<&Path>) -> Result<StoreOptions> {
+fn store_options(file: Option<&Path>) -> Result<StoreSettings> {
     let named = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
     Ok(match file.map(Path::to_path_buf).or(named) {
         Some(file) => Config::load(Some(&file), std::env::vars_os())?.serve_options()?.store,
-        None => StoreOptions::default(),
+        None => StoreSettings::default(),
     })
 }
 
 /// Compacts a store that nobody has open.
-fn of_folder(folder: &Path, options: Result<StoreOptions>, spinner: &Spinner) -> Result<CompactionProgress> {
+fn of_folder(folder: &Path, options: Result<StoreSettings>, spinner: &Spinner) -> Result<CompactionProgress> {
     // Expired values go as they do in a server; that changes nothing for a store without any.
-    let options = StoreOptions { reclaim_expired: true, ..options? };
+    let options = StoreSettings { reclaim_expired: true, ..options? };
     let store = match Store::open(folder, OpenMode::Open, options) {
         Ok(store) => store,
         Err(locked @ Error::Locked { .. }) => {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ecotone_bench::target::resp::Reply;
-use ecotone_engine::Checking;
+use ecotone_inspect::Checking;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use ecotone_engine::{ManifestState, RepairReport, Repairing, repair_leaving_out};
+use ecotone_inspect::{ManifestState, RepairReport, Repairing, repair_leaving_out};
 use ecotone_server::DerivedKeys;
 
 use crate::inspection;

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use ecotone_engine::{DuplicateCensus, OpenMode, Space, Store, StoreOptions};
+use ecotone_engine::{OpenMode, Store, StoreSettings};
+use ecotone_inspect::{DuplicateCensus, Space, count_duplicates, space};
 
 use crate::inspection;
 use crate::live_server::{self, PasswordArgument, StoreLocation};
@@ -54,10 +55,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let space = match live_server::locate(&arguments.dir) {
         StoreLocation::Store(store) => {
-            let store = Store::open(&store, OpenMode::ReadOnly, StoreOptions::default())?;
-            let mut space = store.space()?;
+            let store = Store::open(&store, OpenMode::ReadOnly, StoreSettings::default())?;
+            let mut space = space(&store)?;
             if arguments.exact {
-                space.duplicates = Some(store.count_duplicates()?);
+                space.duplicates = Some(count_duplicates(&store)?);
             }
             space
         }
@@ -103,36 +104,36 @@ fn described(space: &Space, is_exact: bool) -> String {
     if let Some(shadowed) = shadowed {
         line!(text, "{}", of_shadowed(shadowed, is_exact));
     }
-    if space.unnamed_bytes() > 0 {
-        let share = percent(space.unnamed_bytes(), space.segment_bytes());
+    if space.unreferenced_bytes() > 0 {
+        let share = percent(space.unreferenced_bytes(), space.segment_bytes());
         line!(
             text,
             "referenced by no table: {} bytes, {share:.1} % of all segments; garbage, or in the write-ahead log only",
-            space.unnamed_bytes()
+            space.unreferenced_bytes()
         );
     }
     if !space.silent_tables.is_empty() {
         line!(text, "{} tables do not say which segments they reference; compact them", space.silent_tables.len());
     }
-    let mut segments: Vec<_> = space.segments.iter().filter(|segment| segment.unnamed_bytes() > 0).collect();
+    let mut segments: Vec<_> = space.segments.iter().filter(|segment| segment.unreferenced_bytes() > 0).collect();
     if segments.is_empty() {
         return text;
     }
-    segments.sort_by_key(|segment| std::cmp::Reverse(segment.unnamed_bytes()));
+    segments.sort_by_key(|segment| std::cmp::Reverse(segment.unreferenced_bytes()));
     line!(
         text,
         "\nsegments with most bytes that no table references, and what is in them: values as users wrote them, or collected to a level"
     );
     line!(text, "{:>10}{:>12}{:>16}{:>16}{:>9}", "segment", "values", "bytes", "unreferenced", "share");
     for segment in segments.iter().take(SHOWN_SEGMENTS) {
-        let share = percent(segment.unnamed_bytes(), segment.bytes);
+        let share = percent(segment.unreferenced_bytes(), segment.bytes);
         let values = segment.resting_level.map_or_else(|| "written".to_owned(), |level| format!("level {level}"));
         line!(
             text,
             "{:>10}{values:>12}{:>16}{:>16}{share:>8.1}%",
             segment.segment,
             segment.bytes,
-            segment.unnamed_bytes()
+            segment.unreferenced_bytes()
         );
     }
     if segments.len() > SHOWN_SEGMENTS {
@@ -144,7 +145,7 @@ fn described(space: &Space, is_exact: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ecotone_engine::CountedLevel;
+    use ecotone_inspect::CountedLevel;
 
     #[test]
     fn an_estimate_says_how_far_it_may_be_off_and_what_it_leaves_out() {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use ecotone_engine::{Finding, VerifyReport, verify};
+use ecotone_inspect::{Finding, VerifyReport, verify};
 
 use crate::live_server::{self, PasswordArgument, StoreLocation};
 use crate::progress::Spinner;
@@ -92,7 +92,7 @@ fn text(report: &VerifyReport) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
-    use ecotone_engine::FindingKind;
+    use ecotone_inspect::FindingKind;
 
     use super::*;
 

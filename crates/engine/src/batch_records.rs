@@ -1,4 +1,4 @@
-//! What stands in a RocksDB write batch, read from its bytes.
+//! What stands in a RocksDB write batch that comes from a WAL, read from its bytes.
 //!
 //! The C API's iteration stops without a word at a range deletion, and what follows would be
 //! overlooked. So the format is read here (`db/write_batch.cc`): 8 bytes sequence, 4 bytes count,
@@ -13,7 +13,7 @@ pub(crate) const BATCH_HEADER_BYTES: usize = 12;
 
 /// One record of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Record<'b> {
+pub enum Record<'b> {
     /// A value is set.
     Put {
         /// The column family.
@@ -41,10 +41,14 @@ pub(crate) enum Record<'b> {
 
 /// Bytes that are no batch, or a batch with a record that this version does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub struct Malformed;
 
 /// The sequence number of the batch's first write, and that behind its last one.
-pub(crate) fn sequences(bytes: &[u8]) -> Result<std::ops::Range<u64>, Malformed> {
+///
+/// # Errors
+///
+/// [`Malformed`] where `bytes` have no header, or an impossible number.
+pub fn sequences(bytes: &[u8]) -> Result<std::ops::Range<u64>, Malformed> {
     let [sequence @ .., a, b, c, d] = *bytes.first_chunk::<BATCH_HEADER_BYTES>().ok_or(Malformed)?;
     let first = u64::from_le_bytes(sequence);
     let end = first.checked_add(u32::from_le_bytes([a, b, c, d]).into()).ok_or(Malformed)?;
@@ -52,12 +56,12 @@ pub(crate) fn sequences(bytes: &[u8]) -> Result<std::ops::Range<u64>, Malformed>
 }
 
 /// The records of the batch that `bytes` are. Ends after the first error.
-pub(crate) fn records(bytes: &[u8]) -> Records<'_> {
+pub fn records(bytes: &[u8]) -> Records<'_> {
     Records { rest: Some(bytes.get(BATCH_HEADER_BYTES..).ok_or(Malformed)) }
 }
 
 /// See [`records`].
-pub(crate) struct Records<'b> {
+pub struct Records<'b> {
     /// `None` after an error.
     rest: Option<Result<&'b [u8], Malformed>>,
 }

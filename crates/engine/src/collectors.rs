@@ -8,9 +8,7 @@
 
 use std::sync::Arc;
 
-use ecotone_rocks_sys::properties::{
-    EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
-};
+use ecotone_rocks::properties::{EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector};
 use rust_rocksdb::Options;
 
 use crate::dedup::filters;

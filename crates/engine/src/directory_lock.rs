@@ -44,7 +44,7 @@ struct Held {
 
 /// A lock, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct DirectoryLock {
+pub struct DirectoryLock {
     /// `None` in the drop, and where the file system has no locks.
     file: Option<File>,
     id: Id,
@@ -79,7 +79,7 @@ impl DirectoryLock {
     /// # Errors
     ///
     /// [`Error::Locked`], [`Error::Io`] where the directory cannot be opened.
-    pub(crate) fn against_writers(directory: &Path) -> Result<Self> {
+    pub fn against_writers(directory: &Path) -> Result<Self> {
         Self::take(directory, false, File::try_lock_shared).map(|(lock, _)| lock)
     }
 
@@ -183,7 +183,7 @@ pub(crate) fn unless_in_use(directory: &Path, error: Error) -> Error {
 /// Tells whether somebody had a store open for writing since a moment, also one who has closed it
 /// again.
 #[derive(Debug)]
-pub(crate) struct Untouched<'d> {
+pub struct Untouched<'d> {
     directory: &'d Path,
     writer: Option<LockHolder>,
     /// Which MANIFEST it has: a store that is opened for writing begins another one.
@@ -191,12 +191,13 @@ pub(crate) struct Untouched<'d> {
 }
 
 impl<'d> Untouched<'d> {
-    pub(crate) fn since_now(directory: &'d Path) -> Self {
+    /// Begins at this moment.
+    pub fn since_now(directory: &'d Path) -> Self {
         Self { directory, writer: holder(directory), current: current(directory) }
     }
 
     /// Who, as far as that can be found out; `None`: nobody.
-    pub(crate) fn writer(&self) -> Option<LockHolder> {
+    pub fn writer(&self) -> Option<LockHolder> {
         self.writer
             .or_else(|| writer(self.directory))
             .or_else(|| (current(self.directory) != self.current).then_some(LockHolder::AnotherProcess { pid: None }))

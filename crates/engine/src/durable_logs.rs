@@ -24,9 +24,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ecotone_rocks_sys::filesystem::{TapEvent, WriteTap};
+use ecotone_io::tap::Tap;
+use ecotone_io::tap::{TapEvent, WriteTap};
 use ecotone_valuelog::slots::{self, SlotFile};
-use ecotone_valuelog::tap::Tap;
 use parking_lot::Mutex;
 
 use crate::identity::sync_directory;
@@ -337,8 +337,7 @@ mod tests {
 
     fn tapped(directory: &Path) -> (Arc<RecordedTap>, Arc<DurableTap>) {
         let told = Arc::<RecordedTap>::default();
-        let hooks = ecotone_rocks_sys::filesystem::FileSystemHooks { tap: Some(told.clone()), ..Default::default() };
-        (told.clone(), DurableTap::new(directory, Tap::of(Some(&hooks)), Some(told)))
+        (told.clone(), DurableTap::new(directory, Tap::new(told.clone()), Some(told)))
     }
 
     fn sync(tap: &DurableTap, path: &Path, len: u64) {

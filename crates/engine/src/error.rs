@@ -164,15 +164,18 @@ impl std::fmt::Display for LockHolder {
 }
 
 impl Error {
-    pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
+    /// [`Error::InvalidArgument`].
+    pub fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
         Self::InvalidArgument { field, reason: reason.into() }
     }
 
-    pub(crate) fn in_use(directory: &Path, holder: LockHolder, found: &impl ToString) -> Self {
+    /// [`Error::InUse`], after something that did not fit was `found`.
+    pub fn in_use(directory: &Path, holder: LockHolder, found: &impl ToString) -> Self {
         Self::InUse { directory: directory.to_path_buf(), holder, detail: found.to_string() }
     }
 
-    pub(crate) fn io(action: &'static str, path: &Path, error: &std::io::Error) -> Self {
+    /// What the operating system said to `action` on `path`: [`Error::DiskFull`] or [`Error::Io`].
+    pub fn io(action: &'static str, path: &Path, error: &std::io::Error) -> Self {
         if matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) {
             return Self::DiskFull { detail: format!("cannot {action} {path:?}: {error}") };
         }
@@ -291,7 +294,7 @@ fn table_in(detail: &str) -> Option<String> {
 const SHOWN_KEY_BYTES: usize = 64;
 
 /// A key as an error shows it: escaped, and cut.
-pub(crate) struct Printable<'a>(pub(crate) &'a [u8]);
+pub struct Printable<'a>(pub &'a [u8]);
 
 impl std::fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -1,5 +1,5 @@
 //! Values whose time is over go with the compactions that meet them, where
-//! [`StoreOptions::reclaim_expired`](crate::StoreOptions::reclaim_expired) asks for it.
+//! [`StoreSettings::reclaim_expired`](crate::StoreSettings::reclaim_expired) asks for it.
 //!
 //! The expiry in the header decides alone, by the clock at the compaction's begin: neither type,
 //! version nor place of the value is looked at, and no value is read. A snapshot does not keep such
@@ -11,7 +11,7 @@
 //!
 //! A compaction that only moves tables asks no filter: what came in the order of its keys is moved
 //! to the last level, and rests there. So tables are rewritten once they are old
-//! ([`StoreOptions::expired_compaction_seconds`](crate::StoreOptions::expired_compaction_seconds)),
+//! ([`StoreSettings::expired_compaction_seconds`](crate::StoreSettings::expired_compaction_seconds)),
 //! and sooner where writes are refused ([`crate::space::expired_tables`]). Nor has a worker a
 //! filter, so that such compactions stay here (see [`crate::offload::adapter`]); of others that run
 //! there every value comes back.
@@ -29,8 +29,8 @@
 use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ecotone_rocks_sys::compaction_filter::{CompactionFilter, CompactionFilterFactory, FilterContext, Verdict};
-use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
+use ecotone_rocks::compaction_filter::{CompactionFilter, CompactionFilterFactory, FilterContext, Verdict};
+use ecotone_rocks::properties::{EntryKind, TableCollector};
 
 use crate::header::{Attributes, Header};
 

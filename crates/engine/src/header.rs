@@ -59,6 +59,20 @@ pub struct Attributes {
 impl Attributes {
     /// Neither expiry, version nor type.
     pub const NONE: Self = Self { expires_at_ms: None, version: None, type_tag: None };
+
+    /// Whether they can be encoded.
+    ///
+    /// Errors: an expiry or a version of 0.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), HeaderError> {
+        if self.expires_at_ms == Some(0) {
+            return Err(HeaderError::Zero("expiry"));
+        }
+        if self.version == Some(0) {
+            return Err(HeaderError::Zero("version"));
+        }
+        Ok(())
+    }
 }
 
 /// A header that cannot be decoded, or attributes that cannot be encoded.
@@ -175,13 +189,8 @@ impl Header {
 /// Errors: an expiry or a version of 0.
 #[inline]
 pub fn encode_inline(attributes: &Attributes, to: &mut Vec<u8>) -> Result<(), HeaderError> {
+    attributes.check()?;
     let Attributes { expires_at_ms, version, type_tag } = *attributes;
-    if expires_at_ms == Some(0) {
-        return Err(HeaderError::Zero("expiry"));
-    }
-    if version == Some(0) {
-        return Err(HeaderError::Zero("version"));
-    }
     let expiry_bit = if expires_at_ms.is_some() { HAS_EXPIRY } else { 0 };
     let version_bit = if version.is_some() { HAS_VERSION } else { 0 };
     let type_bit = if type_tag.is_some() { HAS_TYPE } else { 0 };
@@ -191,6 +200,14 @@ pub fn encode_inline(attributes: &Attributes, to: &mut Vec<u8>) -> Result<(), He
     }
     to.extend(type_tag.map(NonZeroU8::get));
     Ok(())
+}
+
+/// The length of the header of an inline value.
+#[inline]
+pub(crate) fn inline_header_bytes(attributes: &Attributes) -> usize {
+    let Attributes { expires_at_ms, version, type_tag } = attributes;
+    let fields = usize::from(expires_at_ms.is_some()) + usize::from(version.is_some());
+    1 + 8 * fields + usize::from(type_tag.is_some())
 }
 
 /// Appends what is stored instead of the inline value that `header` begins, once its payload is in
@@ -276,6 +293,7 @@ mod tests {
             encode_inline(&attributes, &mut stored).unwrap();
             prop_assert!(stored.len() <= MAX_HEADER_BYTES);
             let begin = stored.len();
+            prop_assert_eq!(begin, inline_header_bytes(&attributes));
             stored.extend_from_slice(&payload);
             let header = Header::decode(&stored).unwrap();
             prop_assert_eq!(header, Header { attributes, kind: Kind::Inline, bytes: begin });

@@ -14,20 +14,16 @@
 //! Threads: any, also several at a time. Nobody waits for who copies: the store goes on as ever.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::OFlags;
+use ecotone_io::objects::read_past_cache;
 
 use crate::layout::CHECKPOINTS_DIRECTORY;
 use crate::{Error, Result, Store};
-
-/// What an unbuffered read begins, ends and lies in memory at a multiple of. No device in use needs
-/// more.
-const DIRECT_ALIGNMENT: usize = 4096;
 
 /// The store as it was at one moment, for as long as this lives.
 #[derive(Debug)]
@@ -95,12 +91,7 @@ impl HeldCheckpoint {
         };
         let bytes = usize::try_from(length.saturating_sub(offset)).map_or(bytes, |left| left.min(bytes));
         let path = self.directory.join(file);
-        let read = read_directly(&path, offset, bytes).or_else(|_| {
-            let mut read = vec![0; bytes];
-            File::open(&path)?.read_exact_at(&mut read, offset)?;
-            Ok(read)
-        });
-        read.map_err(|error: io::Error| Error::io("read", &path, &error))
+        read_past_cache(&path, offset, bytes).map_err(|error| Error::io("read", &path, &error))
     }
 }
 
@@ -130,39 +121,13 @@ fn list(directory: &Path, prefix: &str, files: &mut BTreeMap<String, HeldFile>) 
     Ok(())
 }
 
-/// Reads past the page cache. Any failure means that the file system cannot, or what the other way
-/// of reading will tell.
-fn read_directly(path: &Path, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path)?;
-    let before = (offset % DIRECT_ALIGNMENT as u64) as usize;
-    let wanted = (before + bytes).next_multiple_of(DIRECT_ALIGNMENT);
-    let mut memory = vec![0; wanted + DIRECT_ALIGNMENT];
-    let begin = memory.as_ptr().align_offset(DIRECT_ALIGNMENT);
-    let aligned = memory.get_mut(begin..begin + wanted).ok_or(ErrorKind::Unsupported)?;
-    let mut read = 0;
-    while read < before + bytes {
-        let more = file.read_at(&mut aligned[read..], offset - before as u64 + read as u64)?;
-        read += more;
-        // The file's end, which stands at no multiple.
-        if more == 0 || more % DIRECT_ALIGNMENT != 0 {
-            break;
-        }
-    }
-    if read < before + bytes {
-        return Err(ErrorKind::UnexpectedEof.into());
-    }
-    memory.copy_within(begin + before..begin + before + bytes, 0);
-    memory.truncate(bytes);
-    Ok(memory)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OpenMode, StoreOptions};
+    use crate::{OpenMode, StoreSettings};
 
-    fn options(separates: bool) -> StoreOptions {
-        let options = StoreOptions::default();
+    fn options(separates: bool) -> StoreSettings {
+        let options = StoreSettings::default();
         if separates { options.with_separation(100) } else { options }
     }
 

@@ -20,12 +20,12 @@
 //! tables below 57 are plain
 //! ```
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
-use ecotone_rocks_sys::filesystem::TapEvent;
-use ecotone_valuelog::tap::{self, Tap};
+use ecotone_io::objects::ObjectDirectory;
+use ecotone_io::tap::{self, Tap, TapEvent};
 
 use crate::{Error, OpenMode, Result};
 
@@ -256,20 +256,10 @@ fn parse(text: &str) -> std::result::Result<Identity, Unreadable> {
 
 /// Writes the identity into a directory that exists, durably.
 pub(crate) fn write(directory: &Path, identity: Identity, tap: &Tap) -> Result<()> {
-    let path = directory.join(IDENTITY_FILE);
-    let unfinished = directory.join(format!("{IDENTITY_FILE}.{}.tmp", std::process::id()));
-    let text = identity.text();
-    let written = File::create(&unfinished).and_then(|mut file| {
-        tap.tell(TapEvent::Created { path: &unfinished })?;
-        file.write_all(text.as_bytes())?;
-        tap.tell(TapEvent::Appended { path: &unfinished, offset: 0, bytes: text.as_bytes() })?;
-        file.sync_all()?;
-        tap.tell(TapEvent::Synced { path: &unfinished, len: text.len() as u64 })
-    });
-    written.map_err(|e| Error::io("write", &unfinished, &e))?;
-    fs::rename(&unfinished, &path)
-        .and_then(|()| tap.tell(TapEvent::Renamed { from: &unfinished, to: &path }))
-        .map_err(|e| Error::io("write", &path, &e))?;
+    let unfinished = format!("{IDENTITY_FILE}.{}.tmp", std::process::id());
+    ObjectDirectory::new(directory, tap.clone())
+        .replace(IDENTITY_FILE, &unfinished, identity.text().as_bytes())
+        .map_err(|error| Error::io("write", &directory.join(IDENTITY_FILE), &error))?;
     sync_names(directory, tap)
 }
 
@@ -304,7 +294,7 @@ fn create_directory(directory: &Path, tap: &Tap) -> Result<()> {
 
 /// Makes the names in `directory` durable.
 pub(crate) fn sync_directory(directory: &Path, tap: &Tap) -> Result<()> {
-    Ok(tap::sync_directory(directory, tap)?)
+    tap::sync_directory(directory, tap).map_err(|error| Error::io("sync", directory, &error))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ecotone_policy::idle::{Changes, Found, PARAMETERS, Quiet, Step, next};
-use ecotone_rocks_sys::tables::{FamilyTable, family_tables};
+use ecotone_rocks::tables::{FamilyTable, family_tables};
 use ecotone_types::units::{Bytes, Seconds, Time};
 use ecotone_valuelog::ValueLog;
 use parking_lot::{Condvar, Mutex};

@@ -7,7 +7,8 @@
 //!
 //! What must never be in here: the network, a client protocol, the choice of where a compaction
 //! runs (that is `policy`), joules and frequencies (that is `energy`), the format of segments (that
-//! is `valuelog`), and C++ (that is `rocks-sys`).
+//! is `valuelog`), C++ (that is `rocks`), and checks and repairs of whole stores (that is
+//! `inspect`, which reads what it needs through [`offline`]).
 //!
 //! # Layout of a store's directory
 //!
@@ -20,7 +21,7 @@
 //! *.sst               RocksDB: tables
 //! values/             the value log: segments and its watermark (see [`header`] for what points there)
 //! BALLAST             nothing: space that an opening on a full disk begins with
-//! checked/            a checkpoint while the store is checked ([`Store::verify_now`]); removed at every open
+//! checked/            a checkpoint while the store is checked; removed at every open
 //! session_tmp/        outputs of offloaded compactions until they are installed; emptied at every open
 //! checkpoint_tmp/     checkpoints while they are copied; emptied at every open for writing
 //! LOCK, LOG*          RocksDB: the lock of the one process that may write; its own log, bounded in size and number
@@ -31,8 +32,10 @@
 //! header (see [`header`]).
 
 pub mod header;
+pub mod offline;
 
 mod background;
+mod batch;
 mod batch_records;
 mod choices;
 mod cleanup;
@@ -52,7 +55,6 @@ mod group_sync;
 mod held_checkpoint;
 mod identity;
 mod idle;
-mod inspect;
 mod layout;
 mod listener;
 mod live_share;
@@ -83,14 +85,15 @@ mod wal_sync;
 mod worker;
 mod write;
 
+pub use batch::{Batch, Operation, Operations};
 pub use choices::{Compression, Durability, MemtableOrder, OpenMode};
 pub use compaction::manual::{CompactionPause, CompactionProgress, CompactionStage};
 pub use dedup::{DedupLevel, DedupMode, DedupOptions, DedupProperties, ExtensionThreshold, SEPARATED_THRESHOLD};
 pub use directory_lock::holder;
-pub use ecotone_rocks_sys::awaited_reads::AwaitedReads;
-pub use ecotone_rocks_sys::direct_reads::{Arrived, with_arrived};
-pub use ecotone_rocks_sys::local_file::{MissedRead, noting_missed};
-pub use ecotone_rocks_sys::tables::TableMetadata;
+pub use ecotone_io::awaited_reads::AwaitedReads;
+pub use ecotone_io::direct_reads::{Arrived, with_arrived};
+pub use ecotone_io::missed_reads::{MissedRead, noting_missed};
+pub use ecotone_rocks::tables::TableMetadata;
 pub use ecotone_types::{Duty, DutyObserver};
 pub use ecotone_valuelog::log::MAX_OPEN as MAX_OPEN_SEGMENTS;
 pub use ecotone_valuelog::pointer::{Pointer, SegmentNumber};
@@ -104,19 +107,15 @@ pub use gc::ValueLogProperties;
 pub use header::Attributes;
 pub use held_checkpoint::{HeldCheckpoint, HeldFile};
 pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
-pub use inspect::{
-    Checking, CountedLevel, DuplicateCensus, Finding, FindingKind, LostTable, LostValue, LostWal, ManifestState,
-    RepairReport, Repairing, SegmentSpace, Space, VerifyReport, repair, repair_leaving_out, verify,
-};
 pub use layout::CHECKPOINTS_DIRECTORY;
 pub use memory::{MIN_LIMIT_BYTES, MemoryLimit};
 pub use non_blocking::LOOKED_UP_BYTES;
 pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
-pub use offload::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome};
+pub use offload::{CompactionOffload, InputTable, OnInstalled, RemoteJob, RemoteOutcome};
 pub use options::{
-    DEFAULT_SEPARATION_BYTES, EXPIRED_COMPACTION_SECONDS, MAX_BATCH_BYTES, MIN_OPEN_FILES, Separation, StoreOptions,
-    WriteOptions,
+    BYTES_PER_SYNC, DEFAULT_SEPARATION_BYTES, EXPIRED_COMPACTION_SECONDS, MAX_BATCH_BYTES, MIN_OPEN_FILES,
+    PENDING_SLOWDOWN_BYTES, PENDING_STOP_BYTES, Separation, StoreSettings, WriteOptions,
 };
 pub use profile::Profile;
 pub use properties::{Counters, LevelProperties, StoreProperties};
@@ -124,8 +123,7 @@ pub use read::{Snapshot, Value};
 pub use scan::{Direction, Entry, Scan};
 pub use space::SpaceLimits;
 pub use space::free_space::FreeSpace;
-pub use store::Store;
+pub use store::{Store, StoreBuilder};
 pub use sync_pace::{SYNC_INTERVAL, SyncPace};
 pub use table_format::{Collects, TableFormat};
 pub use worker::{CancelFlag, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction};
-pub use write::Batch;

@@ -13,30 +13,26 @@ use rust_rocksdb::event_listener::{
     EventListener, FlushJobInfo, MemTableInfo, MutableStatus, StatusSeverity, SubcompactionJobInfo, WriteStallInfo,
 };
 
-use crate::compaction::internal::InternalCompactions;
-use crate::compaction::jobs::{BackgroundState, CompactionPurpose, Running, Totals};
+use crate::compaction::jobs::{BackgroundState, CompactionPurpose, JobRegistry, Totals, job_number};
 use crate::compaction::table_changes::{CompactedTables, TableChanges};
 use crate::duties::ThreadDuties;
 use crate::events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
 use crate::expired::take_removed;
 use crate::gc::copying::mark_subcompaction;
 use crate::offload::adapter::OffloadState;
-use crate::offload::slots::release_on_this_thread;
-use crate::offload::subcompactions::job_number;
 use crate::space::admission::AdmissionControl;
 use crate::stall::StallClock;
 use crate::value_store::barrier::mark_flushing;
 
 /// See the module.
 pub(crate) struct Listener {
-    pub(crate) running: Arc<Running>,
+    pub(crate) jobs: Arc<JobRegistry>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) background: Arc<BackgroundState>,
     pub(crate) stall: Arc<StallClock>,
     pub(crate) duties: ThreadDuties,
     pub(crate) events: Option<Arc<dyn StoreEvents>>,
     pub(crate) offload: Option<Arc<OffloadState>>,
-    pub(crate) internal: Arc<InternalCompactions>,
     pub(crate) changes: Arc<TableChanges>,
     /// Where the store takes writes.
     pub(crate) admission: Option<Arc<AdmissionControl>>,
@@ -46,7 +42,7 @@ impl Listener {
     /// What of ours the compaction is for that begins, if it is ours.
     fn purpose_of(&self, reason: DBCompactionReason, compaction: i32) -> Option<CompactionPurpose> {
         let is_manual = reason == DBCompactionReason::KManualCompaction;
-        if is_manual { self.internal.purpose_of(compaction) } else { None }
+        if is_manual { self.jobs.purpose_of(compaction) } else { None }
     }
 
     fn tell(&self, tell: impl FnOnce(&dyn StoreEvents)) {
@@ -73,7 +69,7 @@ impl EventListener for Listener {
     fn on_flush_begin(&self, info: &FlushJobInfo) {
         contained("flush begin", || {
             mark_flushing(true);
-            self.running.begin_flush(info.job_id());
+            self.jobs.begin_flush(info.job_id());
             self.duties.begin_job(Duty::Flush, info.job_id());
         });
     }
@@ -87,7 +83,7 @@ impl EventListener for Listener {
             }
             self.duties.end_job(info.job_id());
             self.totals.flushes.fetch_add(1, Ordering::Relaxed);
-            let took = self.running.end_flush(info.job_id());
+            let took = self.jobs.end_flush(info.job_id());
             self.tell(|events| {
                 let table = info.table_properties();
                 events.flush_finished(&FlushFinished {
@@ -105,7 +101,7 @@ impl EventListener for Listener {
 
     fn on_compaction_begin(&self, info: &CompactionJobInfo) {
         contained("compaction begin", || {
-            self.running.begin_compaction(info.job_id(), input_records(info));
+            self.jobs.begin_compaction(info.job_id(), input_records(info));
             if let Some(admission) = &self.admission {
                 admission.compaction_begins(info.job_id(), input_bytes(info));
             }
@@ -119,13 +115,11 @@ impl EventListener for Listener {
             if let Some(admission) = &self.admission {
                 admission.compaction_ended(info.job_id(), info.stats().total_output_bytes());
             }
-            release_on_this_thread();
             self.duties.end_job(info.job_id());
             if let Some(offload) = &self.offload {
                 offload.subcompactions.forget(info.job_id());
             }
-            let (local_subcompactions, remote_subcompactions) = self.running.end_compaction(info.job_id());
-            let finished = CompactionFinished::of(info, local_subcompactions, remote_subcompactions);
+            let finished = CompactionFinished::of(info, self.jobs.end_compaction(info.job_id()));
             // One without subcompactions has only moved tables.
             let rewrites = finished.subcompactions > 0;
             self.changes.compacted(&CompactedTables { info, purpose: None, is_remote: finished.remote, rewrites });
@@ -143,10 +137,7 @@ impl EventListener for Listener {
             take_removed();
             let purpose = self.purpose_of(info.compaction_reason(), info.job_id());
             self.duties.begin_subcompaction(purpose.map_or(Duty::Compaction, CompactionPurpose::duty), info.job_id());
-            self.running.subcompaction_ran_here(info.job_id());
-            if purpose.is_some() {
-                self.internal.subcompaction_begins();
-            }
+            self.jobs.subcompaction_begins(info.job_id(), purpose.is_some());
         });
     }
 
@@ -160,11 +151,10 @@ impl EventListener for Listener {
                 self.totals.expired_values.fetch_add(removed, Ordering::Relaxed);
             }
             self.duties.end_subcompaction(info.job_id());
-            release_on_this_thread();
-            if let (Some(job), Some(offload)) = (self.running.take_local_job(), &self.offload) {
+            let rocks_job = job_number(info.job_id(), info.subcompaction_job_id());
+            if let (Some(job), Some(offload)) = (self.jobs.local_ended(rocks_job), &self.offload) {
                 let stats = info.stats();
                 let exact = info.status().is_ok() && stats.has_accurate_num_input_records();
-                let rocks_job = job_number(info.job_id(), info.subcompaction_job_id());
                 offload.local_ended(job, rocks_job, exact.then(|| stats.num_input_records()));
             }
         });

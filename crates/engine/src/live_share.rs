@@ -13,7 +13,7 @@
 //! Bounds: [`MAX_STRETCHES`] of [`STRETCH_KEYS`] keys; [`MAX_SKIPPED`] entries that are gone are
 //! stepped over for each. What is read stays out of the block cache.
 
-use ecotone_rocks_sys::tables::FamilyTable;
+use ecotone_rocks::tables::FamilyTable;
 use rust_rocksdb::{DB, ErrorKind, Range, ReadOptions};
 
 use crate::expired::ExpiredAtBegin;
@@ -146,11 +146,11 @@ fn of_stretch(
 
 #[cfg(test)]
 mod tests {
-    use ecotone_rocks_sys::tables::family_tables;
+    use ecotone_rocks::tables::family_tables;
 
     use super::*;
     use crate::expired::ExpiredValues;
-    use crate::{Attributes, OpenMode, Store, StoreOptions, WriteOptions};
+    use crate::{Attributes, OpenMode, Store, StoreSettings, WriteOptions};
 
     /// Spread as a keyspace's keys are.
     fn key(number: u32) -> [u8; 8] {
@@ -166,11 +166,11 @@ mod tests {
     #[test]
     fn what_is_overwritten_deleted_or_expired_is_not_found() {
         let directory = tempfile::tempdir().unwrap();
-        let options = StoreOptions {
+        let options = StoreSettings {
             l0_compaction_trigger: 100,
             l0_slowdown_trigger: 200,
             l0_stop_trigger: 300,
-            ..StoreOptions::default()
+            ..StoreSettings::default()
         };
         let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
         let about = |wanted: f64, what: &str| {
@@ -197,7 +197,7 @@ mod tests {
         store.delete_range(..).unwrap();
         about(0.0, "all was");
         store.compact(..).unwrap();
-        let mut batch = store.batch();
+        let mut batch = crate::Batch::new();
         for number in 0..100_000 {
             let expires_at_ms = (number % 4 > 0).then_some(1);
             batch.put_with(&key(number), &value(number), &Attributes { expires_at_ms, ..Attributes::NONE }).unwrap();

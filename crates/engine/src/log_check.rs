@@ -30,8 +30,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::durable_logs::{DurableLogs, LogName};
-use crate::inspect::repair::survey::first_wal;
 use crate::log_walk::{HEADER_BYTES, Records, Trouble, Walk, walk};
+use crate::offline::survey::first_wal;
 use crate::{Error, Result};
 
 /// What there is of logs.

@@ -2,7 +2,7 @@
 //! that ends, and what stands behind.
 //!
 //! It goes over whole fragments with right checksums (the format is that of
-//! `inspect/repair/log_file.rs`), in the order that their kinds allow, and in a WAL over records
+//! `offline/log_file.rs`), in the order that their kinds allow, and in a WAL over records
 //! whose writes follow one another by their numbers. It ends at the first place where that is not
 //! so: its trouble. Zeros up to the end of the file are none.
 //!

@@ -2,11 +2,11 @@
 //! that decodes.
 //!
 //! Each decoder must take any bytes without a panic, and must refuse what its encoder cannot have
-//! written. The tests are seeded and short; `ECOTONE_FUZZ_SECONDS` makes each of them go on with
-//! further seeds.
+//! written. The tests are seeded and short; `make soak` makes each of them go on with further
+//! seeds.
 
 #[path = "../tests/common/random.rs"]
-mod random;
+pub(crate) mod random;
 
 pub(crate) use random::Random;
 

@@ -4,11 +4,11 @@
 //! The last only where all tables are held open: else RocksDB opens one when it is first read, and
 //! who asks for it meanwhile waits.
 
-use ecotone_rocks_sys::local_file::without_waiting;
+use ecotone_rocks::local_file::without_waiting;
 use rust_rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rust_rocksdb::{ErrorKind, ReadOptions, ReadTier};
 
-use crate::{Error, StoreOptions};
+use crate::{Error, StoreSettings};
 
 /// Bytes of values after which [`Snapshot::multi_get_first`](crate::Snapshot::multi_get_first)
 /// ends: what it has then is kept in memory until it is used.
@@ -26,7 +26,7 @@ pub(crate) struct NonBlockingReads {
 }
 
 impl NonBlockingReads {
-    pub(crate) fn of(options: &StoreOptions) -> Self {
+    pub(crate) fn of(options: &StoreSettings) -> Self {
         let asks_kernel = options.max_open_files.is_none();
         Self { one: read_options(asks_kernel), some: ending_early(read_options(asks_kernel)), asks_kernel }
     }

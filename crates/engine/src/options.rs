@@ -1,17 +1,12 @@
-//! What a store is opened with, and the limits of what it takes.
-
-use std::fmt;
-use std::sync::Arc;
+//! The settings of a store, how one write is done, and the limits of what a store takes.
 
 use ecotone_policy::dedup::DedupThreshold;
 use ecotone_policy::gc::GcParameters;
-use ecotone_rocks_sys::filesystem::FileSystemHooks;
-use ecotone_types::DutyObserver;
 
 use crate::choices::{Compression, Durability, MemtableOrder};
 use crate::dedup::{DedupMode, ExtensionThreshold, SEPARATED_THRESHOLD};
-use crate::offload::slots::LocalSlots;
-use crate::{CompactionOffload, DedupOptions, Error, MemoryLimit, Result, SpaceLimits, StoreEvents};
+use crate::memory::MIN_LIMIT_BYTES;
+use crate::{DedupOptions, Error, Result, SpaceLimits};
 
 /// The largest batch, in bytes of keys, values and a few bytes for each: below the 4 GiB that
 /// RocksDB can frame.
@@ -24,7 +19,7 @@ pub const MIN_OPEN_FILES: u32 = 16;
 pub(crate) const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4 * KIB..=2 * GIB;
 
 /// The least length of a value that `ecotone serve` and `ecotone bench` separate from its key, in
-/// bytes. [`StoreOptions::default`] separates none: a caller of the library says what it wants.
+/// bytes. [`StoreSettings::default`] separates none: a caller of the library says what it wants.
 ///
 /// A longer value is costlier to rewrite with each compaction than to write once and to reach
 /// through a pointer; a shorter one is not. Why they meet about here: see
@@ -40,6 +35,16 @@ pub const EXPIRED_COMPACTION_SECONDS: u64 = 30 * 24 * 60 * 60;
 
 /// Ten years: what is asked for beyond is a mistake of units.
 const MAX_EXPIRED_COMPACTION_SECONDS: u64 = 10 * 365 * 24 * 60 * 60;
+
+/// Pending compaction bytes that slow writers down, and those that stop them. Both are RocksDB's
+/// defaults: what limits a store here is its count of L0 tables and its space.
+pub const PENDING_SLOWDOWN_BYTES: u64 = 64 * GIB;
+/// See [`PENDING_SLOWDOWN_BYTES`].
+pub const PENDING_STOP_BYTES: u64 = 256 * GIB;
+
+/// Bytes of a table or WAL after which the kernel is asked to begin writing them back: a sync then
+/// finds little left to do.
+pub const BYTES_PER_SYNC: u64 = MIB;
 
 /// Which values go to the value log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,18 +83,21 @@ impl WriteOptions {
     }
 }
 
-/// What a store is opened with. [`Default`] is sound for a small server;
-/// [`Store::open`](crate::Store::open) refuses impossible values and names the field.
-#[derive(Clone)]
-pub struct StoreOptions {
+/// The numbers and choices that a store is opened with: plain data, which can be compared and
+/// written down. What it shares with its process is given to [`StoreBuilder`](crate::StoreBuilder)
+/// instead. [`Default`] is sound for a small server; opening refuses impossible values and names
+/// the field.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoreSettings {
     /// The durability of writes that do not say.
     pub durability: Durability,
-    /// The process-wide limit of memory for block cache and memtables; clones of one limit share
-    /// it. `None`: a block cache of 64 MiB of the store's own, and memtables of `memtable_bytes`
-    /// times `memtable_count` beside it.
-    pub memory: Option<MemoryLimit>,
-    /// Bytes of rows that are kept in memory by their keys, beside `memory`: short values, and the
-    /// places of those separated, with the value itself where that is no longer than 2 KiB and was
+    /// The limit of memory for block cache and memtables together, for this store alone; at least
+    /// 4 MiB. `None`: a block cache of 64 MiB of the store's own, and memtables of
+    /// `memtable_bytes` times `memtable_count` beside it. A
+    /// [`MemoryLimit`](crate::StoreBuilder::memory) that stores share goes before it.
+    pub memory_limit_bytes: Option<u64>,
+    /// Bytes of rows that are kept in memory by their keys, beside that limit: short values, and
+    /// the places of those separated, with the value itself where that is no longer than 2 KiB and was
     /// read since the key came here. A lookup that finds one does not go to RocksDB. 0 is none, and
     /// so is `None`, which leaves it to the layer above.
     pub row_cache_bytes: Option<u64>,
@@ -119,10 +127,6 @@ pub struct StoreOptions {
     pub dynamic_levels: bool,
     /// Size of a table, in bytes; at least 64 KiB.
     pub target_file_bytes: u64,
-    /// Pending compaction bytes that slow writers down; 0 is never.
-    pub pending_slowdown_bytes: u64,
-    /// Pending compaction bytes that stop writers; 0 is never.
-    pub pending_stop_bytes: u64,
     /// Parts into which one L0 or manual compaction is split, each with a thread; at least 1.
     pub max_subcompactions: u32,
     /// Threads that flush; at least 1. The pools are the process's: the largest wish of any store
@@ -143,9 +147,6 @@ pub struct StoreOptions {
     /// Bytes of write-ahead logs beyond which memtables are flushed, so that logs can be removed; 0
     /// leaves it to RocksDB.
     pub max_wal_bytes: u64,
-    /// Bytes of a table or WAL after which the kernel is asked to begin writing them back; 0 leaves
-    /// it to the kernel.
-    pub bytes_per_sync: u64,
     /// Bytes that a compaction reads ahead; 0 is RocksDB's default.
     pub compaction_readahead_bytes: u64,
     /// Which values are separated from their keys, in the value log. `None`: none, from now on.
@@ -179,28 +180,17 @@ pub struct StoreOptions {
     /// the processor time there. Beyond it, values are read by calls. These pages count as
     /// resident, though the kernel can take them back. Default 256 MiB, 0 is none.
     pub mapped_read_bytes: u64,
-    /// Hooks under RocksDB's file system.
-    pub hooks: Option<FileSystemHooks>,
-    /// Runs compactions elsewhere. `None`: all are local.
-    pub offload: Option<Arc<dyn CompactionOffload>>,
-    /// Bounds the compactions that come back from `offload` to be run here after all. `None`: two
-    /// at a time.
-    pub local_slots: Option<Arc<LocalSlots>>,
-    /// Is told when a thread of RocksDB takes up and ends a flush or a compaction.
-    pub duties: Option<Arc<dyn DutyObserver>>,
-    /// Is told what happened.
-    pub events: Option<Arc<dyn StoreEvents>>,
 }
 
 pub(crate) const KIB: u64 = 1024;
 pub(crate) const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 
-impl Default for StoreOptions {
+impl Default for StoreSettings {
     fn default() -> Self {
         Self {
             durability: Durability::default(),
-            memory: None,
+            memory_limit_bytes: None,
             row_cache_bytes: None,
             page_cache_bytes: None,
             memtable_bytes: 64 * MIB,
@@ -213,8 +203,6 @@ impl Default for StoreOptions {
             level_multiplier: 10,
             dynamic_levels: true,
             target_file_bytes: 64 * MIB,
-            pending_slowdown_bytes: 64 * GIB,
-            pending_stop_bytes: 256 * GIB,
             max_subcompactions: 1,
             background_flushes: 1,
             background_compactions: 2,
@@ -223,7 +211,6 @@ impl Default for StoreOptions {
             block_bytes: 4 * KIB,
             max_open_files: None,
             max_wal_bytes: 0,
-            bytes_per_sync: MIB,
             compaction_readahead_bytes: 0,
             separation: None,
             space: SpaceLimits::default(),
@@ -234,37 +221,11 @@ impl Default for StoreOptions {
             reclaim_idle: false,
             mapped_bytes: 512 * MIB,
             mapped_read_bytes: 256 * MIB,
-            hooks: None,
-            offload: None,
-            local_slots: None,
-            duties: None,
-            events: None,
         }
     }
 }
 
-impl fmt::Debug for StoreOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreOptions")
-            .field("durability", &self.durability)
-            .field("memory", &self.memory)
-            .field("memtable_bytes", &self.memtable_bytes)
-            .field("memtable_count", &self.memtable_count)
-            .field("memtable_order", &self.memtable_order)
-            .field("l0_triggers", &(self.l0_compaction_trigger, self.l0_slowdown_trigger, self.l0_stop_trigger))
-            .field("level_base_bytes", &self.level_base_bytes)
-            .field("target_file_bytes", &self.target_file_bytes)
-            .field("max_subcompactions", &self.max_subcompactions)
-            .field("compression", &self.compression)
-            .field("separation", &self.separation)
-            .field("space", &self.space)
-            .field("hooks", &self.hooks.is_some())
-            .field("offload", &self.offload.is_some())
-            .finish_non_exhaustive()
-    }
-}
-
-impl StoreOptions {
+impl StoreSettings {
     /// Into how many parts RocksDB is to divide its cache of tables, as a power of two, where
     /// tables are held to a number; its own are 64. Each part rounds up, so that a sixteenth more
     /// are open at most.
@@ -272,8 +233,33 @@ impl StoreOptions {
         self.max_open_files.map(|files| (files / MIN_OPEN_FILES).max(1).ilog2().min(6) as i32)
     }
 
+    /// Up to which ratio compactions are extended, if at all. By itself only where new values are
+    /// separated, `background_compactions` is 2 or more and the mode is not one that counts nothing
+    /// or that is for measurements.
+    pub fn dedup_threshold(&self) -> Option<DedupThreshold> {
+        let suits_mode = matches!(self.dedup.mode, None | Some(DedupMode::Sample | DedupMode::Filter));
+        match self.dedup.threshold {
+            ExtensionThreshold::Off => None,
+            ExtensionThreshold::At(threshold) => Some(threshold),
+            ExtensionThreshold::Auto if self.separation.is_some() && self.background_compactions >= 2 && suits_mode => {
+                SEPARATED_THRESHOLD.try_into().ok()
+            }
+            ExtensionThreshold::Auto => None,
+        }
+    }
+
+    /// How duplicates are counted.
+    pub fn dedup_mode(&self) -> DedupMode {
+        let by_threshold = if self.dedup_threshold().is_some() { DedupMode::Sample } else { DedupMode::Off };
+        self.dedup.mode.unwrap_or(by_threshold)
+    }
+
     /// Checks every field; the error names the first one that is out of its range.
-    pub(crate) fn validate(&self) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`].
+    pub fn validate(&self) -> Result<()> {
         at_least("memtable_bytes", self.memtable_bytes, 64 * KIB)?;
         at_most("memtable_bytes", self.memtable_bytes, 16 * GIB)?;
         at_least("memtable_count", self.memtable_count.into(), 2)?;
@@ -287,15 +273,6 @@ impl StoreOptions {
         at_most("level_multiplier", self.level_multiplier.into(), 1000)?;
         at_least("target_file_bytes", self.target_file_bytes, 64 * KIB)?;
         at_most("target_file_bytes", self.target_file_bytes, 4 * GIB)?;
-        if self.pending_stop_bytes != 0 && self.pending_slowdown_bytes > self.pending_stop_bytes {
-            return Err(Error::invalid(
-                "pending_stop_bytes",
-                format!(
-                    "{} is below pending_slowdown_bytes = {}",
-                    self.pending_stop_bytes, self.pending_slowdown_bytes
-                ),
-            ));
-        }
         at_least("max_subcompactions", self.max_subcompactions.into(), 1)?;
         at_most("max_subcompactions", self.max_subcompactions.into(), 256)?;
         at_least("background_flushes", self.background_flushes.into(), 1)?;
@@ -312,7 +289,6 @@ impl StoreOptions {
         if self.max_wal_bytes != 0 {
             at_least("max_wal_bytes", self.max_wal_bytes, self.memtable_bytes)?;
         }
-        at_most("bytes_per_sync", self.bytes_per_sync, GIB)?;
         at_most("compaction_readahead_bytes", self.compaction_readahead_bytes, GIB)?;
         if let Some(separation) = &self.separation {
             at_least("separation.min_bytes", separation.min_bytes.into(), 1)?;
@@ -328,8 +304,8 @@ impl StoreOptions {
         }
         at_most("expired_compaction_seconds", self.expired_compaction_seconds, MAX_EXPIRED_COMPACTION_SECONDS)?;
         self.gc.validate().map_err(|error| Error::invalid("gc", error.to_string()))?;
-        if let Some(memory) = &self.memory {
-            memory.validate()?;
+        if let Some(bytes) = self.memory_limit_bytes {
+            at_least("memory_limit_bytes", bytes, MIN_LIMIT_BYTES)?;
         }
         Ok(())
     }
@@ -356,29 +332,6 @@ fn ordered(field: &'static str, value: u32, below: &'static str, least: u32) -> 
     Ok(())
 }
 
-impl StoreOptions {
-    /// Up to which ratio compactions are extended, if at all. By itself only where new values are
-    /// separated, `background_compactions` is 2 or more and the mode is not one that counts nothing
-    /// or that is for measurements.
-    pub fn dedup_threshold(&self) -> Option<DedupThreshold> {
-        let suits_mode = matches!(self.dedup.mode, None | Some(DedupMode::Sample | DedupMode::Filter));
-        match self.dedup.threshold {
-            ExtensionThreshold::Off => None,
-            ExtensionThreshold::At(threshold) => Some(threshold),
-            ExtensionThreshold::Auto if self.separation.is_some() && self.background_compactions >= 2 && suits_mode => {
-                SEPARATED_THRESHOLD.try_into().ok()
-            }
-            ExtensionThreshold::Auto => None,
-        }
-    }
-
-    /// How duplicates are counted.
-    pub fn dedup_mode(&self) -> DedupMode {
-        let by_threshold = if self.dedup_threshold().is_some() { DedupMode::Sample } else { DedupMode::Off };
-        self.dedup.mode.unwrap_or(by_threshold)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -390,13 +343,14 @@ mod tests {
 
     #[test]
     fn the_default_is_valid() {
-        StoreOptions::default().validate().unwrap();
+        StoreSettings::default().validate().unwrap();
     }
 
     #[test]
     fn each_impossible_value_is_refused_by_the_name_of_its_field() {
-        type Spoil = fn(&mut StoreOptions);
+        type Spoil = fn(&mut StoreSettings);
         let spoiled: [(&str, Spoil); 23] = [
+            ("memory_limit_bytes", |o| o.memory_limit_bytes = Some(MIN_LIMIT_BYTES - 1)),
             ("memtable_bytes", |o| o.memtable_bytes = 1),
             ("memtable_count", |o| o.memtable_count = 1),
             ("l0_compaction_trigger", |o| o.l0_compaction_trigger = 0),
@@ -405,7 +359,6 @@ mod tests {
             ("level_base_bytes", |o| o.level_base_bytes = 0),
             ("level_multiplier", |o| o.level_multiplier = 1),
             ("target_file_bytes", |o| o.target_file_bytes = 0),
-            ("pending_stop_bytes", |o| o.pending_stop_bytes = 1),
             ("max_subcompactions", |o| o.max_subcompactions = 0),
             ("background_compactions", |o| o.background_compactions = 0),
             ("bloom_bits_per_key", |o| o.bloom_bits_per_key = 31),
@@ -427,7 +380,7 @@ mod tests {
             ("dedup.interval", |o| o.dedup.mode = Some(DedupMode::Triggered { interval: Duration::ZERO })),
         ];
         for (field, spoil) in spoiled {
-            let mut options = StoreOptions::default();
+            let mut options = StoreSettings::default();
             spoil(&mut options);
             match options.validate() {
                 Err(Error::InvalidArgument { field: named, .. }) => assert_eq!(named, field),
@@ -438,9 +391,9 @@ mod tests {
 
     #[test]
     fn compactions_are_extended_by_themselves_only_where_values_are_separated_and_another_one_can_run() {
-        let threshold = |separated: bool, set: fn(&mut StoreOptions)| {
+        let threshold = |separated: bool, set: fn(&mut StoreSettings)| {
             let mut options =
-                if separated { StoreOptions::default().with_separation(128) } else { StoreOptions::default() };
+                if separated { StoreSettings::default().with_separation(128) } else { StoreSettings::default() };
             set(&mut options);
             options.validate().unwrap();
             options.dedup_threshold().map(f64::from)
@@ -453,9 +406,9 @@ mod tests {
         assert_eq!(threshold(true, |o| o.dedup.mode = Some(DedupMode::Off)), None);
         assert_eq!(threshold(true, |o| o.dedup.threshold = ExtensionThreshold::Off), None);
         let interval = Duration::from_secs(1);
-        let mut triggered = StoreOptions::default().with_separation(128);
+        let mut triggered = StoreSettings::default().with_separation(128);
         triggered.dedup.mode = Some(DedupMode::Triggered { interval });
         assert_eq!(triggered.dedup_threshold(), None, "what is for measurements is asked for");
-        assert_eq!(StoreOptions::small_device().with_separation(128).dedup_threshold().map(f64::from), Some(10.0));
+        assert_eq!(StoreSettings::small_device().with_separation(128).dedup_threshold().map(f64::from), Some(10.0));
     }
 }

@@ -13,7 +13,7 @@
 
 use std::cmp::Ordering;
 
-use ecotone_rocks_sys::tables::FamilyTable;
+use ecotone_rocks::tables::FamilyTable;
 use rust_rocksdb::{BottommostLevelCompaction, CompactOptions, DB};
 
 use crate::family::DataFamily;

@@ -1,22 +1,22 @@
-//! Sets of options that fit together, by name.
+//! Sets of settings that fit together, by name.
 
 use crate::choices::by_name;
 use crate::options::{KIB, MIB};
-use crate::{DedupOptions, Error, MemoryLimit, Separation, StoreOptions};
+use crate::{DedupOptions, Error, Separation, StoreSettings};
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A set of options to start from.
+/// A set of settings to start from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// [`StoreOptions::default`].
+    /// [`StoreSettings::default`].
     #[default]
     Default,
-    /// [`StoreOptions::small_device`].
+    /// [`StoreSettings::small_device`].
     SmallDevice,
 }
 
@@ -32,11 +32,11 @@ impl Profile {
         }
     }
 
-    /// The options; each call makes a memory limit of its own, where there is one.
-    pub fn options(self) -> StoreOptions {
+    /// Its settings.
+    pub fn settings(self) -> StoreSettings {
         match self {
-            Profile::Default => StoreOptions::default(),
-            Profile::SmallDevice => StoreOptions::small_device(),
+            Profile::Default => StoreSettings::default(),
+            Profile::SmallDevice => StoreSettings::small_device(),
         }
     }
 }
@@ -65,7 +65,7 @@ const SEPARATED_TABLE_BYTES: u64 = 4 * MIB;
 /// may take to begin a flush. With four RocksDB would slow writers where it stops them with three.
 const SEPARATED_MEMTABLE_COUNT: u32 = 3;
 
-impl StoreOptions {
+impl StoreSettings {
     /// The default of a store that keeps values of at least `min_bytes` apart.
     pub fn separated(min_bytes: u32) -> Self {
         Self::default().with_separation(min_bytes)
@@ -99,8 +99,7 @@ impl StoreOptions {
     /// ([`with_separation`](Self::with_separation)) or not. It costs throughput: see
     /// `docs/space.md`.
     ///
-    /// - `memory`: 32 MiB for block cache and memtables, indexes and filters included; a limit of
-    ///   its own, so clone the options where several stores are to share it.
+    /// - `memory_limit_bytes`: 32 MiB for block cache and memtables, indexes and filters included.
     /// - `memtable_bytes`, `memtable_count`: 3 times 4 MiB, so that one can fill and one wait while
     ///   one is written out. They are within the limit.
     /// - `level_base_bytes`: 16 MiB, four memtables, as by default.
@@ -118,7 +117,7 @@ impl StoreOptions {
     /// - `dedup.max_filter_bytes`: 4 MiB, where filters are asked: those of some 3 million keys.
     pub fn small_device() -> Self {
         Self {
-            memory: Some(MemoryLimit::new(32 * MIB)),
+            memory_limit_bytes: Some(32 * MIB),
             memtable_bytes: 4 * MIB,
             memtable_count: 3,
             level_base_bytes: 16 * MIB,
@@ -145,32 +144,32 @@ mod tests {
     fn each_profile_is_valid_with_values_separated_and_without() {
         for profile in Profile::ALL {
             assert_eq!(profile.name().parse::<Profile>().unwrap(), profile);
-            profile.options().validate().unwrap();
-            profile.options().with_separation(128).validate().unwrap();
+            profile.settings().validate().unwrap();
+            profile.settings().with_separation(128).validate().unwrap();
         }
         assert!("small_device".parse::<Profile>().unwrap_err().to_string().contains("small-device"));
     }
 
     #[test]
     fn values_separated_make_large_sizes_small_and_leave_small_ones() {
-        assert_eq!(StoreOptions::separated(128).memtable_count, 3);
-        let many = StoreOptions { memtable_count: 5, ..StoreOptions::default() };
+        assert_eq!(StoreSettings::separated(128).memtable_count, 3);
+        let many = StoreSettings { memtable_count: 5, ..StoreSettings::default() };
         assert_eq!(many.with_separation(128).memtable_count, 5);
         let sizes =
-            |it: &StoreOptions| (it.memtable_bytes / MIB, it.level_base_bytes / MIB, it.target_file_bytes / MIB);
-        assert_eq!(sizes(&StoreOptions::separated(128)), (32, 256, 4));
-        let small = StoreOptions::small_device();
+            |it: &StoreSettings| (it.memtable_bytes / MIB, it.level_base_bytes / MIB, it.target_file_bytes / MIB);
+        assert_eq!(sizes(&StoreSettings::separated(128)), (32, 256, 4));
+        let small = StoreSettings::small_device();
         assert_eq!(sizes(&small.clone().with_separation(128)), (4, 16, 4));
         assert_eq!(small.clone().with_separation(128).memtable_count, small.memtable_count);
         let short = Separation { min_bytes: 64, segment_bytes: MIB };
-        let kept = StoreOptions { separation: Some(short), ..small }.with_separation(128);
+        let kept = StoreSettings { separation: Some(short), ..small }.with_separation(128);
         assert_eq!(kept.separation, Some(Separation { min_bytes: 128, segment_bytes: MIB }));
     }
 
     #[test]
     fn memtables_of_a_small_device_fit_their_share_of_its_limit() {
-        let small = StoreOptions::small_device();
-        let limit = small.memory.as_ref().map_or(0, MemoryLimit::limit_bytes);
+        let small = StoreSettings::small_device();
+        let limit = small.memory_limit_bytes.unwrap_or(0);
         assert!(small.memtable_bytes * u64::from(small.memtable_count) <= limit / 2);
         assert!(small.max_wal_bytes >= small.memtable_bytes * u64::from(small.memtable_count));
     }

@@ -47,14 +47,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use quick_cache::unsync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
-use rust_rocksdb::WriteBatch;
 use twox_hash::XxHash3_64;
 
 use self::cached_pointers::{CachedPointer, CachedPointers, FORGOTTEN_AFTER, Tag};
 use self::removed::RemovedRanges;
-use self::writing::MadeOf;
-pub(crate) use self::writing::{SeparatedWrites, Writing};
-use crate::batch_records::{Record, records};
+pub(crate) use self::writing::{RowChange, Writing};
 use crate::header::{Header, Kind};
 use ecotone_valuelog::log::MAX_CACHED_VALUE_BYTES;
 
@@ -437,15 +434,6 @@ impl RowCache {
         }
     }
 
-    /// Frees all rows. Only for what no batch of a store holds: whoever writes it waits.
-    fn clear(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.lock();
-            shard.rows = rows(shard.rows.capacity());
-            shard.cached_pointers.clear();
-        }
-    }
-
     /// Lets go of all rows; `None` while those of the last time are still being freed.
     fn let_go(&self) -> Option<Gone> {
         if self.freeing.is_under_way.swap(true, Ordering::Acquire) {
@@ -513,27 +501,17 @@ impl RowCache {
         self.remove_key(&mut self.shard(hash).lock(), hash, key);
     }
 
-    /// `batch` is about to be written. Say when it was ([`Writing::succeed`]); if that is never
-    /// said it was not.
-    pub(crate) fn begin_write<'c>(&'c self, batch: &'c WriteBatch, separated: SeparatedWrites<'c>) -> Writing<'c> {
-        let number = self.writes.fetch_add(1, Ordering::Relaxed);
-        let mut changes_all = false;
-        for record in records(batch.data()) {
-            match record {
-                Ok(Record::Put { key, .. } | Record::Delete { key }) => {
-                    self.shard(XxHash3_64::oneshot(key)).lock().begin(number);
-                }
-                Ok(Record::DeleteRange { .. } | Record::Other) | Err(_) => changes_all = true,
-            }
-        }
-        if changes_all {
-            self.shards.iter().for_each(|shard| shard.lock().begin(number));
-        }
-        Writing { cache: self, batch, separated, changes_all, is_written: false }
+    /// `changes` are about to be written, in their order. Say when they were
+    /// ([`Writing::succeed`]); if that is never said they were not.
+    pub(crate) fn begin_write<'c, C>(&'c self, changes: C) -> Writing<'c, C>
+    where
+        C: Iterator<Item = RowChange<'c>> + Clone,
+    {
+        Writing::begin(self, changes, self.writes.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// `key` has `stored` from now on. A pointer leads to the value it was `made_of`.
-    fn put(&self, shard: &mut Shard, hash: u64, key: &[u8], stored: &[u8], made_of: Option<MadeOf<'_>>) {
+    /// `key` has `stored` from now on. A pointer leads to the `separated` value.
+    fn put(&self, shard: &mut Shard, hash: u64, key: &[u8], stored: &[u8], separated: Option<&[u8]>) {
         let had_cached_pointer =
             !shard.cached_pointers.are_empty() && shard.cached_pointers.take(self.tag(key)).is_some();
         // Of the room so many bytes are still taken by rows that have gone.
@@ -542,8 +520,7 @@ impl RowCache {
             shard.rows.remove(&hash);
         } else if let Some(here) = shard.rows.peek(&hash) {
             let had_value = here.row.value().is_some();
-            let made_of = made_of.filter(|_| had_value && is_pointer(stored));
-            let value = made_of.and_then(MadeOf::value).filter(|value| shard.takes_value(value)).unwrap_or_default();
+            let value = separated.filter(|value| had_value && shard.takes_value(value)).unwrap_or_default();
             self.expect_cached_pointers(shard, stored);
             if let Some(mut here) = shard.rows.peek_mut(&hash)
                 && here.row.overwrite(key, stored, value)

@@ -1,5 +1,8 @@
-//! The store: opening, maintenance, closing. Writes are in [`crate::write`], reads in
+//! The store: maintenance, closing. Opening is in [`open`], writes in [`crate::write`], reads in
 //! [`crate::read`] and [`crate::scan`].
+
+mod builder;
+mod open;
 
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
@@ -7,60 +10,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
-use ecotone_rocks_sys::filesystem::{TapEvent, hooked_env};
-use ecotone_rocks_sys::tables::{FamilyTable, TableMetadata, family_tables, live_tables};
-use ecotone_rocks_sys::version::self_test;
-use ecotone_valuelog::ValueLog;
-use ecotone_valuelog::sync_failure::SyncFailure;
-use ecotone_valuelog::tap::Tap;
+use ecotone_io::tap::Tap;
+use ecotone_rocks::tables::{FamilyTable, TableMetadata, family_tables, live_tables};
 use parking_lot::Mutex;
 use rust_rocksdb::checkpoint::Checkpoint;
-use rust_rocksdb::{
-    ColumnFamilyDescriptor, CompactOptions, DB, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, Options, ReadOptions,
-    WriteOptions as RocksWriteOptions,
-};
+use rust_rocksdb::{CompactOptions, DB, FlushOptions, Options, ReadOptions, WriteOptions as RocksWriteOptions};
+
+pub use builder::StoreBuilder;
 
 use crate::background::BackgroundThread;
 use crate::cleanup;
-use crate::collectors::add_collectors;
 use crate::compaction::internal::InternalCompactions;
-use crate::compaction::jobs::{BackgroundState, Running, Totals};
-use crate::compaction::table_changes::{TableChanges, TableSubscriber};
+use crate::compaction::jobs::{BackgroundState, Totals};
 use crate::dedup;
-use crate::dedup::sample_registry::{SampleRegistry, max_samples};
-use crate::dedup::sketch::Sketching;
-use crate::directory_lock::{DirectoryLock, another_process, unless_in_use};
+use crate::dedup::sample_registry::SampleRegistry;
+use crate::directory_lock::DirectoryLock;
 use crate::durable_logs::DurableTap;
-use crate::duties::ThreadDuties;
 use crate::error::is_disk_full;
-use crate::events::sync_failures_to;
-use crate::expired::ExpiredValues;
-use crate::family::{DATA_FAMILY, DataFamily};
-use crate::idle;
-use crate::layout;
-use crate::listener::Listener;
-use crate::non_blocking::{NonBlockingReads, ending_early};
-use crate::offload::adapter::{Adapter, OffloadState, OnlyHere};
+use crate::family::DataFamily;
+use crate::non_blocking::NonBlockingReads;
+use crate::offload::adapter::OffloadState;
 use crate::offload::slots::LocalSlots;
 use crate::options::MIN_OPEN_FILES;
-use crate::raw::TableLimit;
 use crate::row_cache::RowCache;
 use crate::space::admission::AdmissionControl;
-use crate::space::ballast::Shortage;
-use crate::space::expired_tables::ExpiredTables;
-use crate::space::watch;
 use crate::stall::StallClock;
-use crate::value_store::replay::{Replay, ReplayOutcome};
-use crate::value_store::{Components, Opening, ValueStore};
-use crate::wal_sync::{NotSynced, Synced, WalSync, WalSyncs};
+use crate::value_store::ValueStore;
+use crate::value_store::replay::ReplayOutcome;
+use crate::wal_sync::{NotSynced, WalSync, WalSyncs};
 use crate::{
-    Counters, DedupProperties, Durability, Error, FreeSpace, OpenMode, Result, StoreOptions, StoreProperties,
-    ValueLogProperties, identity, log_check, properties, tuning,
+    Counters, DedupProperties, Durability, Error, FreeSpace, OpenMode, Result, StoreProperties, StoreSettings,
+    ValueLogProperties, identity, properties,
 };
-
-/// Compactions that run here at a time after a failed offload, unless the options say otherwise.
-const DEFAULT_LOCAL_SLOTS: usize = 2;
 
 /// One LSM tree in one directory. `Send + Sync`; share it in an `Arc`. All calls block.
 ///
@@ -118,294 +99,19 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `directory`.
+    /// Opens the store in `directory` with nothing beside its settings: a short
+    /// [`builder`](Self::builder).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] names the option that is out of range; [`Error::NotFound`],
-    /// [`Error::AlreadyExists`] and [`Error::WrongFormat`] say what the directory holds;
-    /// [`Error::Locked`] that it is in use; [`Error::InUse`] that it is, and cannot even be read;
-    /// [`Error::Corrupt`] that files are damaged.
-    pub fn open(directory: &Path, mode: OpenMode, options: StoreOptions) -> Result<Self> {
-        Self::open_as_found(directory, mode, options).map_err(|error| match mode {
-            OpenMode::ReadOnly => unless_in_use(directory, error),
-            _ => error,
-        })
+    /// Those of [`StoreBuilder::open`].
+    pub fn open(directory: &Path, mode: OpenMode, settings: StoreSettings) -> Result<Self> {
+        Self::builder(directory).mode(mode).settings(settings).open()
     }
 
-    /// On a disk that turns out to be full only when it is written to it is tried once more, with
-    /// what can be freed.
-    fn open_as_found(directory: &Path, mode: OpenMode, options: StoreOptions) -> Result<Self> {
-        match Self::open_once(directory, mode, options.clone(), false) {
-            Err(Error::DiskFull { .. }) if mode != OpenMode::ReadOnly => {
-                Self::open_once(directory, mode, options, true)
-            }
-            opened => opened,
-        }
-    }
-
-    fn open_once(directory: &Path, mode: OpenMode, options: StoreOptions, meets_full_disk: bool) -> Result<Self> {
-        options.validate()?;
-        self_test().map_err(|error| Error::Rocks { detail: error.to_string() })?;
-        let directory = std::path::absolute(directory).map_err(|e| Error::io("resolve", directory, &e))?;
-        identity::prepare(&directory, mode, &Tap::of(options.hooks.as_ref()))?;
-        // RocksDB writes its paths into files and hands them to workers: they must not depend on
-        // the working directory, and a worker refuses to write where a path climbs.
-        let directory = std::fs::canonicalize(&directory).map_err(|e| Error::io("resolve", &directory, &e))?;
-
-        let writable = mode != OpenMode::ReadOnly;
-        // Before anything is listed: segments of a process that is still alive would grow behind
-        // our back.
-        let lock = if writable {
-            let must = options.separation.is_some() || identity::read(&directory)?.has_value_log();
-            let lock = DirectoryLock::for_writing(&directory, must)?;
-            layout::remove_checked(&directory);
-            if lock.is_held() {
-                layout::remove_held_checkpoints(&directory);
-            }
-            Some(lock)
-        } else {
-            None
-        };
-        // Before anything is removed to make room: of a damaged store every file may be needed.
-        let logs = Arc::new(log_check::check(&directory)?);
-        let shortage = if writable {
-            let found = Shortage::relieve(&directory, meets_full_disk, logs.has_whole_manifest());
-            found.map_err(|error| Error::io("ask for free space on", &directory, &error))?
-        } else {
-            None
-        };
-
-        let mut rocks_options = tuning::store_options(&options);
-        // The first WAL as a whole is what no numbers of writes miss.
-        rocks_options.set_track_and_verify_wals(logs.may_want_a_wal());
-        let admission = if writable {
-            // The copy is made before the options hold anything that holds admission control.
-            Some(Arc::new(AdmissionControl::new(&directory, &options, rocks_options.clone())?))
-        } else {
-            None
-        };
-        let running = Arc::<Running>::default();
-        let totals = Arc::<Totals>::default();
-        let internal =
-            InternalCompactions::new(admission.clone(), running.clone(), totals.clone(), options.events.clone());
-        let internal = Arc::new(internal);
-        let mut hooks = options.hooks.clone();
-        let expired = ExpiredValues::of(options.reclaim_expired);
-        let failure = SyncFailure::reporting_to(sync_failures_to(options.events.clone()));
-        let replayed = Arc::<ReplayOutcome>::default();
-        let components = Components {
-            admission: admission.as_ref(),
-            internal: &internal,
-            failure: &failure,
-            logs: &logs,
-            outcome: &replayed,
-        };
-        let values = Opening::prepare(&directory, components, expired, &options, &mut hooks, &mut rocks_options)?;
-        if values.is_none() {
-            rocks_options.set_wal_filter(Replay::new(&directory, None, logs, replayed.clone()));
-            if let Some(expired) = expired {
-                set_compaction_filter(&mut rocks_options, Arc::new(expired));
-            }
-        }
-        let mut hooks = hooks.unwrap_or_default();
-        let durable_logs = writable
-            .then(|| DurableTap::new(&directory, Tap::of(options.hooks.as_ref()), hooks.tap.take()))
-            .inspect(|tap| hooks.tap = Some(tap.clone()));
-        let env = hooked_env(hooks).map_err(|error| Error::Rocks { detail: error.to_string() })?;
-        rocks_options.set_env(&env);
-        if let Some(admission) = &admission {
-            let (info_log_bytes, manifest_bytes) = tuning::bookkeeping_bytes(admission.space_bytes());
-            tuning::limit_bookkeeping(&mut rocks_options, info_log_bytes, manifest_bytes);
-            admission.limit_tables(TableLimit::new(&mut rocks_options, &env)?)?;
-        }
-        let table_format = tuning::table_format(&options, values.is_some());
-        let samples = table_format.collects.samples.then(|| {
-            let asks_filters = table_format.collects.filter_bits_per_key > 0;
-            let memory_bytes = options.memory.as_ref().map(|memory| memory.limit_bytes());
-            SampleRegistry::new(max_samples(memory_bytes), asks_filters.then_some(options.dedup.max_filter_bytes))
-        });
-        let sketching =
-            samples.as_ref().map_or_else(|| Sketching::new(0).into(), |samples| samples.sketching().clone());
-        add_collectors(&mut rocks_options, table_format.collects, &sketching);
-        let duties = ThreadDuties::new(options.duties.clone());
-        let background = Arc::<BackgroundState>::default();
-        let stall = Arc::new(StallClock::start());
-        let offload = options.offload.clone().filter(|_| writable).map(|offload| {
-            let slots = options.local_slots.clone().unwrap_or_else(|| LocalSlots::new(DEFAULT_LOCAL_SLOTS));
-            let only_here = OnlyHere { reclaims_expired: options.reclaim_expired };
-            OffloadState::new(
-                offload,
-                slots,
-                running.clone(),
-                duties.clone(),
-                table_format,
-                internal.clone(),
-                only_here,
-            )
-        });
-        if let Some(offload) = &offload {
-            rocks_options.set_compaction_service(Adapter(offload.clone()));
-        }
-        let dedup_settings = dedup::Settings::of(&options).filter(|_| writable);
-        let dedup_shared = Arc::<dedup::DedupState>::default();
-        let mut subscribers: Vec<Arc<dyn TableSubscriber>> = Vec::new();
-        if let Some(samples) = &samples {
-            subscribers.push(samples.clone());
-        }
-        if let Some(values) = &values {
-            subscribers.push(values.notifier().clone());
-        }
-        if dedup_settings.is_some() {
-            subscribers.push(dedup_shared.clone());
-        }
-        let changes = Arc::new(TableChanges::new(subscribers));
-        internal.set_table_changes(changes.clone());
-        rocks_options.add_event_listener(Listener {
-            running,
-            totals: totals.clone(),
-            background: background.clone(),
-            stall: stall.clone(),
-            duties: duties.clone(),
-            events: options.events.clone(),
-            offload: offload.clone(),
-            internal: internal.clone(),
-            changes,
-            admission: admission.clone(),
-        });
-
-        if let Some(shortage) = shortage {
-            tuning::write_little(&mut rocks_options, &options, shortage);
-        }
-        let empty = tuning::empty_family_options(&options);
-        let opened = open_database(&directory, mode, &mut rocks_options, empty);
-        let db = Arc::new(opened.map_err(|error| values.as_ref().and_then(Opening::failure).unwrap_or(error))?);
-        let Some(family) = DataFamily::of(&db) else {
-            return Err(Error::WrongFormat { directory, reason: format!("it has no column family {DATA_FAMILY:?}") });
-        };
-        // On a full disk what was replayed stays in its WALs. Where a part of them was passed over
-        // they must go before anything else is written, as at any other opening: the next replay
-        // would take that part for acknowledged, or stop before what follows it.
-        if shortage.is_some() && replayed.is_stopped.load(Ordering::Relaxed) {
-            db.flush_cf_opt(&family, &FlushOptions::default()).map_err(|error| Error::from_rocks(&error))?;
-        }
-        if writable {
-            // Where the file system has no locks, nobody else has the store now.
-            layout::remove_held_checkpoints(&directory);
-        }
-        let value_events = values.as_ref().map(|values| values.notifier().clone());
-        let values = match (values, &samples) {
-            (Some(values), Some(samples)) => Some(values.finish(&directory, &db, family, samples.clone(), writable)?),
-            _ => None,
-        };
-        let log = values.as_ref().map(|values| values.log.clone());
-        let wal_syncs = WalSyncs::new(&directory, failure.clone(), background.clone());
-        let wal_sync = match writable {
-            true => {
-                let tap = Tap::of(options.hooks.as_ref());
-                Some(start_wal_sync(&db, log, wal_syncs.clone(), failure, &directory, tap)?)
-            }
-            false => None,
-        };
-        let watch = match &admission {
-            Some(admission) => {
-                admission.opened(&db, family);
-                let expired = expired.map(|_| ExpiredTables::new(internal.clone(), options.target_file_bytes));
-                let memtable_bytes = shortage.map(|_| options.memtable_bytes);
-                let started = watch::start(admission.clone(), value_events, expired, memtable_bytes);
-                Some(started.map_err(|e| Error::io("start the thread that watches the space of", &directory, &e))?)
-            }
-            None => None,
-        };
-        let dedup = match (dedup_settings, &samples) {
-            (Some(settings), Some(samples)) => {
-                let components = dedup::DedupComponents {
-                    samples: samples.clone(),
-                    internal: internal.clone(),
-                    admission: admission.clone(),
-                    background: background.clone(),
-                    totals: totals.clone(),
-                    duties,
-                };
-                let started = dedup::start(settings, components, dedup_shared.clone(), &db, family);
-                Some(started.map_err(|e| Error::io("start the thread that looks for duplicates in", &directory, &e))?)
-            }
-            _ => None,
-        };
-        let skipped = Arc::<cleanup::CleanupState>::default();
-        let cleanup = match writable {
-            true => {
-                let components =
-                    cleanup::CleanupComponents { internal: internal.clone(), admission: admission.clone(), family };
-                let started = cleanup::start(skipped.clone(), components, &db);
-                Some(started.map_err(|e| Error::io("start the thread that cleans up", &directory, &e))?)
-            }
-            false => None,
-        };
-        let removed_ranges = Arc::<AtomicU64>::default();
-        let idle = match admission.clone().filter(|_| options.reclaim_idle) {
-            Some(admission) => {
-                let components = idle::IdleComponents {
-                    directory: directory.clone(),
-                    internal: internal.clone(),
-                    admission,
-                    removed_ranges: removed_ranges.clone(),
-                    expired: expired.map(|_| ExpiredTables::new(internal.clone(), options.target_file_bytes)),
-                    values: values.as_ref().and_then(ValueStore::for_reclaim),
-                };
-                let started = idle::start(components, &db, family);
-                Some(started.map_err(|e| Error::io("start the thread that frees the garbage of", &directory, &e))?)
-            }
-            None => None,
-        };
-        // Nothing fails from here on: the database must not be dropped while a compaction thread
-        // borrows it.
-        if let Some(offload) = &offload {
-            offload.set_database(&db);
-        }
-        let mut write_synced = RocksWriteOptions::default();
-        write_synced.set_sync(true);
-        let mut write_non_blocking = RocksWriteOptions::default();
-        write_non_blocking.set_no_slowdown(true);
-        let has_pointers = values.is_some();
-        Ok(Self {
-            wal_sync,
-            watch,
-            dedup,
-            cleanup,
-            idle,
-            values,
-            db,
-            family,
-            read_options: ReadOptions::default(),
-            read_some: ending_early(ReadOptions::default()),
-            non_blocking: NonBlockingReads::of(&options),
-            skipped,
-            rows: options.row_cache_bytes.filter(|bytes| *bytes > 0).map(|bytes| RowCache::new(bytes, has_pointers)),
-            write_unsynced: RocksWriteOptions::default(),
-            write_synced,
-            write_non_blocking,
-            durability: options.durability,
-            directory,
-            mode,
-            rocks_options,
-            totals,
-            stall,
-            background,
-            wal_syncs,
-            durable_logs,
-            replayed,
-            admission,
-            internal,
-            removed_ranges,
-            offload,
-            samples,
-            dedup_shared,
-            max_subcompactions: AtomicU32::new(options.max_subcompactions),
-            closed: false,
-            checks: Mutex::default(),
-            _lock: lock,
-        })
+    /// Opens the store in `directory`: `Store::builder(path).settings(..).offload(..).open()`.
+    pub fn builder(directory: &Path) -> StoreBuilder {
+        StoreBuilder::new(directory)
     }
 
     /// The store's directory, absolute.
@@ -784,44 +490,3 @@ const _: () = {
     const fn shared_between_threads<T: Send + Sync>() {}
     shared_between_threads::<Store>();
 };
-
-fn open_database(directory: &Path, mode: OpenMode, options: &mut Options, empty: Options) -> Result<DB> {
-    let create = matches!(mode, OpenMode::Create | OpenMode::CreateOrOpen);
-    options.create_if_missing(create);
-    options.create_missing_column_families(create);
-    let families = [
-        ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, empty),
-        ColumnFamilyDescriptor::new(DATA_FAMILY, options.clone()),
-    ];
-    let opened = if mode == OpenMode::ReadOnly {
-        DB::open_cf_descriptors_read_only(options, directory, families, false)
-    } else {
-        DB::open_cf_descriptors(options, directory, families)
-    };
-    opened.map_err(|error| Error::from_open(directory, &error, another_process))
-}
-
-fn start_wal_sync(
-    db: &Arc<DB>,
-    log: Option<Arc<ValueLog>>,
-    wal_syncs: Arc<WalSyncs>,
-    failure: Arc<SyncFailure>,
-    directory: &Path,
-    tap: Tap,
-) -> Result<WalSync> {
-    let (of_thread, path) = (Arc::downgrade(db), directory.to_path_buf());
-    let sync = move || match of_thread.upgrade() {
-        Some(db) => {
-            tap.tell(TapEvent::SyncBegins { path: &path }).map_err(|error| error.to_string())?;
-            // Where that fails it has been told already.
-            log.as_ref().map_or(Ok(()), |log| log.sync()).map_err(|error| error.to_string())?;
-            match wal_syncs.sync(&db) {
-                Ok(()) => Ok(Synced::Now),
-                Err(NotSynced::Yet(_)) => Ok(Synced::Later),
-                Err(NotSynced::Ever(error)) => Err(error.to_string()),
-            }
-        }
-        None => Ok(Synced::Now),
-    };
-    WalSync::start(sync, failure).map_err(|e| Error::io("start the WAL sync thread of", directory, &e))
-}

@@ -1,6 +1,6 @@
 //! What RocksDB is told: every option that this crate sets, and why.
 
-use ecotone_rocks_sys::memtable;
+use ecotone_rocks::memtable;
 use rust_rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, InfoLogger, LogLevel, Options,
     statistics::StatsLevel,
@@ -9,9 +9,10 @@ use rust_rocksdb::{
 use crate::collectors::add_collectors;
 use crate::dedup::filters;
 use crate::dedup::sketch::Sketching;
+use crate::options::{BYTES_PER_SYNC, PENDING_SLOWDOWN_BYTES, PENDING_STOP_BYTES};
 use crate::space::ballast::Shortage;
 use crate::table_format::{Collects, TableFormat};
-use crate::{Compression, DedupMode, MemtableOrder, StoreOptions, raw};
+use crate::{Compression, DedupMode, MemoryLimit, MemtableOrder, StoreSettings, raw};
 
 /// The block cache of a store that was given no [`MemoryLimit`](crate::MemoryLimit), in bytes.
 const OWN_CACHE_BYTES: usize = 64 * 1024 * 1024;
@@ -41,24 +42,25 @@ pub(crate) fn bookkeeping_bytes(space_bytes: u64) -> (u64, u64) {
     (log, (space_bytes / MANIFEST_SHARE).clamp(1024 * 1024, MANIFEST_BYTES))
 }
 
-/// The layout of tables that follows from the options.
-pub(crate) fn table_format(options: &StoreOptions, has_value_log: bool) -> TableFormat {
-    let mode = options.dedup_mode();
+/// The layout of tables that follows from the settings.
+pub(crate) fn table_format(settings: &StoreSettings, has_value_log: bool) -> TableFormat {
+    let mode = settings.dedup_mode();
     TableFormat {
-        block_bytes: options.block_bytes,
-        bloom_bits_per_key: options.bloom_bits_per_key,
+        block_bytes: settings.block_bytes,
+        bloom_bits_per_key: settings.bloom_bits_per_key,
         collects: Collects {
             references: has_value_log,
             // Garbage collection goes by them as well.
             samples: has_value_log || mode.samples(),
             filter_bits_per_key: if mode == DedupMode::Filter { filters::BITS_PER_KEY } else { 0 },
-            expiry: options.reclaim_expired,
+            expiry: settings.reclaim_expired,
         },
     }
 }
 
-/// The options of the database and of its data family.
-pub(crate) fn store_options(options: &StoreOptions) -> Options {
+/// The options of the database and of its data family, whose blocks and memtables count against
+/// `memory`.
+pub(crate) fn database_options(settings: &StoreSettings, memory: Option<&MemoryLimit>) -> Options {
     let mut db = Options::default();
 
     // What rocksdb.md calls traps: WAL and MANIFEST stay append-only, acknowledged bytes reach the
@@ -93,48 +95,48 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     db.enable_statistics();
     db.set_statistics_level(StatsLevel::ExceptHistogramOrTimers);
 
-    db.set_write_buffer_size(usize_of(options.memtable_bytes));
-    db.set_max_write_buffer_number(int_of(options.memtable_count));
-    if options.memtable_order == MemtableOrder::Tree {
+    db.set_write_buffer_size(usize_of(settings.memtable_bytes));
+    db.set_max_write_buffer_number(int_of(settings.memtable_count));
+    if settings.memtable_order == MemtableOrder::Tree {
         memtable::use_tree(&mut db);
     }
     // Most keys that are asked for are not in a memtable, and a search of it costs as much as one
     // of a table.
     db.set_memtable_whole_key_filtering(true);
     db.set_memtable_prefix_bloom_ratio(MEMTABLE_FILTER_SHARE);
-    db.set_level_zero_file_num_compaction_trigger(int_of(options.l0_compaction_trigger));
-    db.set_level_zero_slowdown_writes_trigger(int_of(options.l0_slowdown_trigger));
-    db.set_level_zero_stop_writes_trigger(int_of(options.l0_stop_trigger));
-    db.set_max_bytes_for_level_base(options.level_base_bytes);
-    db.set_max_bytes_for_level_multiplier(options.level_multiplier.into());
-    db.set_level_compaction_dynamic_level_bytes(options.dynamic_levels);
-    db.set_target_file_size_base(options.target_file_bytes);
-    db.set_soft_pending_compaction_bytes_limit(usize_of(options.pending_slowdown_bytes));
-    db.set_hard_pending_compaction_bytes_limit(usize_of(options.pending_stop_bytes));
+    db.set_level_zero_file_num_compaction_trigger(int_of(settings.l0_compaction_trigger));
+    db.set_level_zero_slowdown_writes_trigger(int_of(settings.l0_slowdown_trigger));
+    db.set_level_zero_stop_writes_trigger(int_of(settings.l0_stop_trigger));
+    db.set_max_bytes_for_level_base(settings.level_base_bytes);
+    db.set_max_bytes_for_level_multiplier(settings.level_multiplier.into());
+    db.set_level_compaction_dynamic_level_bytes(settings.dynamic_levels);
+    db.set_target_file_size_base(settings.target_file_bytes);
+    db.set_soft_pending_compaction_bytes_limit(usize_of(PENDING_SLOWDOWN_BYTES));
+    db.set_hard_pending_compaction_bytes_limit(usize_of(PENDING_STOP_BYTES));
     // Said in any case, since RocksDB has periods of its own, of 30 days: for the tables of a store
     // with a compaction filter, and for what lies above the last level in any store (`ttl`).
-    let expired_seconds = if options.reclaim_expired { options.expired_compaction_seconds } else { 0 };
+    let expired_seconds = if settings.reclaim_expired { settings.expired_compaction_seconds } else { 0 };
     db.set_periodic_compaction_seconds(expired_seconds);
     db.set_ttl(expired_seconds);
-    db.set_max_subcompactions(options.max_subcompactions);
-    set_background_jobs(&mut db, options);
-    db.set_compression_type(compression(options.compression));
-    db.set_max_open_files(options.max_open_files.map_or(-1, int_of));
-    if let Some(bits) = options.table_cache_shard_bits() {
+    db.set_max_subcompactions(settings.max_subcompactions);
+    set_background_jobs(&mut db, settings);
+    db.set_compression_type(compression(settings.compression));
+    db.set_max_open_files(settings.max_open_files.map_or(-1, int_of));
+    if let Some(bits) = settings.table_cache_shard_bits() {
         db.set_table_cache_num_shard_bits(bits);
     }
-    if options.max_wal_bytes > 0 {
-        db.set_max_total_wal_size(options.max_wal_bytes);
+    if settings.max_wal_bytes > 0 {
+        db.set_max_total_wal_size(settings.max_wal_bytes);
     }
-    db.set_bytes_per_sync(options.bytes_per_sync);
-    db.set_wal_bytes_per_sync(options.bytes_per_sync);
-    if options.compaction_readahead_bytes > 0 {
-        db.set_compaction_readahead_size(usize_of(options.compaction_readahead_bytes));
+    db.set_bytes_per_sync(BYTES_PER_SYNC);
+    db.set_wal_bytes_per_sync(BYTES_PER_SYNC);
+    if settings.compaction_readahead_bytes > 0 {
+        db.set_compaction_readahead_size(usize_of(settings.compaction_readahead_bytes));
     }
 
     // Collectors are added where it is known that there are values to count.
-    let mut table = table_options(table_format(options, false));
-    match &options.memory {
+    let mut table = table_options(table_format(settings, false));
+    match memory {
         Some(memory) => {
             db.set_write_buffer_manager(memory.memtables());
             table.set_block_cache(memory.cache());
@@ -160,15 +162,15 @@ pub(crate) fn limit_bookkeeping(db: &mut Options, info_log_bytes: u64, manifest_
 
 /// How large a memtable is where replay must not fill one: an entry takes some bytes more in memory
 /// than in the WAL.
-fn replayed_memtable_bytes(options: &StoreOptions, wal_bytes: u64) -> u64 {
-    options.memtable_bytes.saturating_add(wal_bytes.saturating_mul(4))
+fn replayed_memtable_bytes(settings: &StoreSettings, wal_bytes: u64) -> u64 {
+    settings.memtable_bytes.saturating_add(wal_bytes.saturating_mul(4))
 }
 
 /// Has the database write as little as it can while it is opened, and take nothing of the device
 /// ahead: there is hardly anything free.
-pub(crate) fn write_little(db: &mut Options, options: &StoreOptions, Shortage { wal_bytes }: Shortage) {
+pub(crate) fn write_little(db: &mut Options, settings: &StoreSettings, Shortage { wal_bytes }: Shortage) {
     raw::avoid_flush_during_recovery(db);
-    db.set_write_buffer_size(usize_of(replayed_memtable_bytes(options, wal_bytes)));
+    db.set_write_buffer_size(usize_of(replayed_memtable_bytes(settings, wal_bytes)));
     db.set_allow_fallocate(false);
     // Its log for people would be longer than all that.
     db.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Fatal, |_, _| ()));
@@ -177,9 +179,9 @@ pub(crate) fn write_little(db: &mut Options, options: &StoreOptions, Shortage { 
 /// The options of RocksDB's `default` family, which stays empty: plain, but for the size of its
 /// memtable. RocksDB allocates the first WAL after an opening for the largest memtable of any
 /// family, and recovers from a full disk only once so much is free.
-pub(crate) fn empty_family_options(options: &StoreOptions) -> Options {
+pub(crate) fn empty_family_options(settings: &StoreSettings) -> Options {
     let mut empty = Options::default();
-    empty.set_write_buffer_size(usize_of(options.memtable_bytes));
+    empty.set_write_buffer_size(usize_of(settings.memtable_bytes));
     empty
 }
 
@@ -187,9 +189,9 @@ pub(crate) fn empty_family_options(options: &StoreOptions) -> Options {
 /// `max_background_jobs` alone it would give a quarter to flushes, and a store that offloads needs
 /// more compactions than that leaves.
 #[allow(deprecated)] // deprecated in favour of that division, and still the only way to name both
-fn set_background_jobs(db: &mut Options, options: &StoreOptions) {
-    db.set_max_background_flushes(int_of(options.background_flushes));
-    db.set_max_background_compactions(int_of(options.background_compactions));
+fn set_background_jobs(db: &mut Options, settings: &StoreSettings) {
+    db.set_max_background_flushes(int_of(settings.background_flushes));
+    db.set_max_background_compactions(int_of(settings.background_compactions));
 }
 
 /// The options from which a worker's override is made: only what RocksDB does not take from the

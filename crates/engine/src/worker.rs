@@ -14,8 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ecotone_rocks_sys::filesystem::{FileSystemHooks, PathRemap, RangedRead, RemoteFiles, WriteTap, hooked_env};
-use ecotone_rocks_sys::remote::RemoteInput;
+use ecotone_io::remote_files::{RangedRead, RemoteFiles};
+use ecotone_io::tap::WriteTap;
+use ecotone_rocks::filesystem::{FileSystemHooks, PathRemap, hooked_env};
+use ecotone_rocks::remote::RemoteInput;
 use rust_rocksdb::compaction_service::open_and_compact_with_options;
 use rust_rocksdb::{
     CompactionServiceOptionsOverride, ErrorKind, InfoLogger, LogLevel, OpenAndCompactCancellationToken,

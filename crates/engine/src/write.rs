@@ -1,111 +1,73 @@
-//! Writes: single ones and atomic batches.
+//! Writes: single ones and atomic batches, on one path. A write is measured, admitted, encoded once,
+//! and committed.
+//!
+//! # Invariants
+//!
+//! - What is wrong with a write, or keeps it from being done now, is found before anything of it is
+//!   appended to the value log.
+//! - A write is whole or absent: all of it is one batch of RocksDB's.
+//!
+//! Failure: where RocksDB refuses the batch, values that were appended for it are garbage.
+//!
+//! Threads: any number, each with memory of its own that it uses again.
 
-use std::cell::RefCell;
-use std::io::IoSlice;
+mod encoding;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::Ordering;
 
-use ecotone_valuelog::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use ecotone_valuelog::record::MAX_KEY_BYTES;
 use rust_rocksdb::{ErrorKind, WriteBatch};
 
-use crate::gc::removed_ranges::KeyRange;
-use crate::header::{Attributes, PLAIN, encode_inline};
+use self::encoding::{Cuts, Encoding};
+use crate::batch::{Operation, check_range, string_bytes};
+use crate::batch_records::BATCH_HEADER_BYTES;
+use crate::header::Attributes;
 use crate::options::MAX_BATCH_BYTES;
-use crate::row_cache::SeparatedWrites;
+use crate::row_cache::RowChange;
 use crate::space::admission::{Admitted, WriteEffect, cost};
-use crate::value_store::ValueStore;
 use crate::{Durability, Error, Result, StallCondition, Store, WriteOptions};
 
-/// Values up to this size are copied once to stand behind their header; longer ones are handed over
-/// in two parts, which costs RocksDB's C API two small allocations.
-const COPIED_BYTES: usize = 16 * 1024;
-
-/// A thread keeps its buffers for the next write up to this size.
-const KEPT_BYTES: usize = 1024 * 1024;
-
-/// What a thread reuses from write to write, so that a small write allocates nothing here.
-struct Scratch {
-    batch: WriteBatch,
-    stored: Vec<u8>,
-}
-
 thread_local! {
-    static SCRATCH: RefCell<Scratch> =
-        RefCell::new(Scratch { batch: WriteBatch::default(), stored: Vec::new() });
+    /// What this thread reuses from write to write; `None` before the first, and during one.
+    static ENCODING: Cell<Option<Box<Encoding>>> = const { Cell::new(None) };
 }
 
-/// Several writes that are applied together or not at all. Made by [`Store::batch`], given to
-/// [`Store::write`], and reusable after [`clear`](Self::clear). Later writes of a batch win over
-/// earlier ones.
-pub struct Batch<'s> {
-    store: &'s Store,
-    batch: WriteBatch,
-    stored: Vec<u8>,
-    /// Whether it has anything but deletions.
+/// What a write is, before anything of it is done.
+#[derive(Debug, Default)]
+struct Measured {
+    operations: usize,
+    /// In RocksDB's batch, if no value went to the value log.
+    bytes: usize,
     has_puts: bool,
-    /// The ranges that it removes.
-    removed: Vec<KeyRange>,
+    has_ranges: bool,
+    max_value_bytes: usize,
+    cuts: Cuts,
 }
 
-impl Batch<'_> {
-    /// Sets `key` to `value`.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        check_key(key)?;
-        check_value(value)?;
-        self.has_puts = true;
-        add_put(self.store, &mut self.batch, &mut self.stored, key, value)
-    }
-
-    /// Sets `key` to `value` with expiry and version.
-    pub fn put_with(&mut self, key: &[u8], value: &[u8], attributes: &Attributes) -> Result<()> {
-        check_key(key)?;
-        check_value(value)?;
-        self.stored.clear();
-        encode_inline(attributes, &mut self.stored).map_err(|e| Error::invalid("attributes", e.to_string()))?;
-        self.has_puts = true;
-        self.stored.extend_from_slice(value);
-        self.batch.put_cf(&self.store.family, key, &self.stored);
-        Ok(())
-    }
-
-    /// Removes `key`, if it is there.
-    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
-        check_key(key)?;
-        self.batch.delete_cf(&self.store.family, key);
-        Ok(())
-    }
-
-    /// Removes all keys of `range`. A range that is empty or reversed removes nothing. Where space
-    /// is low this is several writes in the batch, as in [`Store::delete_range`].
-    pub fn delete_range<'k>(&mut self, range: impl RangeBounds<&'k [u8]>) -> Result<()> {
-        if let Some((from, to)) = half_open(&range)? {
-            let cuts = self.store.cuts(&from, &to);
-            add_delete_range(self.store, &mut self.batch, &from, &cuts, &to);
-            self.removed.push((from, to));
+impl Measured {
+    #[inline]
+    fn add(&mut self, operation: &Operation<'_>) {
+        self.operations += 1;
+        self.bytes += operation.inline_bytes();
+        match operation {
+            Operation::Put { value, .. } => {
+                self.has_puts = true;
+                self.max_value_bytes = self.max_value_bytes.max(value.len());
+            }
+            Operation::Delete { .. } => {}
+            Operation::DeleteRange { .. } => self.has_ranges = true,
         }
-        Ok(())
     }
 
-    /// Writes in the batch.
-    pub fn len(&self) -> usize {
-        self.batch.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.batch.is_empty()
-    }
-
-    /// Bytes of keys, values and framing.
-    pub fn size_bytes(&self) -> usize {
-        self.batch.size_in_bytes()
-    }
-
-    /// Empties the batch; its memory is kept.
-    pub fn clear(&mut self) {
-        self.batch.clear();
-        self.has_puts = false;
-        self.removed.clear();
+    /// The last range, which was added, is cut at `cuts`.
+    fn add_cuts(&mut self, cuts: Vec<Vec<u8>>) {
+        // Each is where one piece ends and where another begins.
+        self.bytes += cuts.iter().map(|cut| 2 + 2 * string_bytes(cut.len())).sum::<usize>();
+        self.cuts.push(cuts);
     }
 }
 
@@ -117,30 +79,18 @@ impl Store {
 
     /// Sets `key` to `value`.
     pub fn put_opt(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
-        check_key(key)?;
-        check_value(value)?;
+        let operation = Operation::Put { key, attributes: Attributes::NONE, value };
+        operation.check()?;
         match &self.values {
             Some(values) if values.takes(value.len()) => {
                 let _admitted = self.admit(WriteEffect::Takes, cost(key.len(), key.len() + value.len()))?;
-                values.throttle().around(|| self.put_separated(values, key, value, options))
+                values.throttle().around(|| self.write_one(operation, options))
             }
             _ => {
                 let _admitted = self.admit(WriteEffect::Takes, cost(key.len() + value.len(), 0))?;
-                let add = |scratch: &mut Scratch| add_put(self, &mut scratch.batch, &mut scratch.stored, key, value);
-                self.write_scratch(SeparatedWrites::Nothing, options, add)
+                self.write_one(operation, options)
             }
         }
-    }
-
-    #[inline]
-    fn put_separated(&self, values: &ValueStore, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
-        self.check_writable()?;
-        let mut in_flight = None;
-        self.write_scratch(SeparatedWrites::Value(value), options, |scratch| {
-            in_flight = Some(values.separate(key, &[PLAIN], value, &mut scratch.stored)?);
-            scratch.batch.put_cf(&self.family, key, &scratch.stored);
-            Ok(())
-        })
     }
 
     /// Removes `key`, if it is there, with the store's durability.
@@ -150,12 +100,10 @@ impl Store {
 
     /// Removes `key`, if it is there.
     pub fn delete_opt(&self, key: &[u8], options: WriteOptions) -> Result<()> {
-        check_key(key)?;
+        let operation = Operation::Delete { key };
+        operation.check()?;
         let _admitted = self.admit(WriteEffect::Frees, cost(key.len(), 0))?;
-        self.write_scratch(SeparatedWrites::Nothing, options, |scratch| {
-            scratch.batch.delete_cf(&self.family, key);
-            Ok(())
-        })
+        self.write_one(operation, options)
     }
 
     /// Where a deletion of the keys from `from` to before `to` is cut, so that no compaction has to
@@ -171,66 +119,32 @@ impl Store {
         let Some((from, to)) = half_open(&range)? else {
             return Ok(());
         };
-        let cuts = self.cuts(&from, &to);
-        let cut_bytes: usize = cuts.iter().map(Vec::len).sum();
+        let operations = std::iter::once(Operation::DeleteRange { from: &from, to: &to });
+        let measured = self.measure(operations.clone())?;
+        let cut_bytes: usize = measured.cuts.iter().flatten().map(Vec::len).sum();
         let _admitted = self.admit(WriteEffect::Frees, cost(from.len() + to.len() + 2 * cut_bytes, 0))?;
-        self.write_scratch(SeparatedWrites::Nothing, WriteOptions::default(), |scratch| {
-            add_delete_range(self, &mut scratch.batch, &from, &cuts, &to);
-            Ok(())
-        })?;
-        self.removed_ranges.fetch_add(1, Ordering::Relaxed);
-        if let Some(values) = &self.values {
-            values.removed((from, to));
-        }
-        Ok(())
+        self.write_admitted(operations, &measured, WriteOptions::default())
     }
 
-    /// An empty batch for this store.
-    pub fn batch(&self) -> Batch<'_> {
-        Batch { store: self, batch: WriteBatch::default(), stored: Vec::new(), has_puts: false, removed: Vec::new() }
-    }
-
-    /// Applies all of `batch`, or on an error nothing of it. The batch can be written again.
-    pub fn write(&self, batch: &Batch<'_>, options: WriteOptions) -> Result<()> {
-        if !std::ptr::eq(self, batch.store) {
-            return Err(Error::invalid("batch", "it was made by another store"));
+    /// Applies all operations of `batch` in their order, or on an error none of them: a
+    /// [`Batch`](crate::Batch), which can be written again, or any iterator, which is gone through
+    /// several times and must give the same each time.
+    pub fn write<'b, B>(&self, batch: B, options: WriteOptions) -> Result<()>
+    where
+        B: IntoIterator<Item = Operation<'b>, IntoIter: Clone>,
+    {
+        let operations = batch.into_iter().filter(|operation| operation.has_effect());
+        let measured = self.measure(operations.clone())?;
+        if measured.bytes > MAX_BATCH_BYTES {
+            return Err(Error::invalid("batch", format!("{} bytes, the most is {MAX_BATCH_BYTES}", measured.bytes)));
         }
-        if batch.size_bytes() > MAX_BATCH_BYTES {
-            return Err(Error::invalid(
-                "batch",
-                format!("{} bytes, the most is {MAX_BATCH_BYTES}", batch.size_bytes()),
-            ));
-        }
-        if batch.is_empty() {
+        if measured.operations == 0 {
             return self.check_writable().map(|_| ());
         }
-        let purpose = if batch.has_puts && !options.frees { WriteEffect::Takes } else { WriteEffect::Frees };
+        let effect = if measured.has_puts && !options.frees { WriteEffect::Takes } else { WriteEffect::Frees };
         // As if all of it went to RocksDB: more than it costs where values go to the value log.
-        let _admitted = self.admit(purpose, cost(batch.size_bytes(), 0))?;
-        let separated = match &self.values {
-            Some(values) => {
-                self.check_writable()?;
-                // Before values are appended that would be appended again.
-                if options.no_wait && self.stall.condition() != StallCondition::Normal {
-                    return Err(Error::WouldBlock);
-                }
-                values.separate_all(&batch.batch, self.family, options.no_wait)?
-            }
-            None => None,
-        };
-        match separated {
-            Some((separated, _in_flights)) => {
-                self.commit(&separated, SeparatedWrites::Records(&batch.batch), options)?
-            }
-            None => self.commit(&batch.batch, SeparatedWrites::Nothing, options)?,
-        }
-        if !batch.removed.is_empty() {
-            self.removed_ranges.fetch_add(1, Ordering::Relaxed);
-        }
-        if let Some(values) = &self.values {
-            batch.removed.iter().for_each(|range| values.removed(range.clone()));
-        }
-        Ok(())
+        let _admitted = self.admit(effect, cost(measured.bytes, 0))?;
+        self.write_admitted(operations, &measured, options)
     }
 
     /// Refuses what would take room while there is none: as [`put`](Self::put) does, before
@@ -265,26 +179,80 @@ impl Store {
         self.admission.as_ref().map(|admission| admission.admit(purpose, cost)).transpose()
     }
 
-    #[inline]
-    fn write_scratch(
-        &self,
-        separated: SeparatedWrites<'_>,
-        options: WriteOptions,
-        fill: impl FnOnce(&mut Scratch) -> Result<()>,
-    ) -> Result<()> {
-        SCRATCH.with_borrow_mut(|scratch| {
-            scratch.batch.clear();
-            fill(scratch)?;
-            let outcome = self.commit(&scratch.batch, separated, options);
-            if scratch.batch.size_in_bytes() > KEPT_BYTES {
-                scratch.batch = WriteBatch::default();
+    /// Checks and measures a write.
+    fn measure<'b>(&self, operations: impl Iterator<Item = Operation<'b>>) -> Result<Measured> {
+        let mut measured = Measured { bytes: BATCH_HEADER_BYTES, ..Measured::default() };
+        // Once: either all ranges have a place among the cuts or none has.
+        let cuts_ranges = self.is_space_low();
+        for operation in operations {
+            operation.check()?;
+            measured.add(&operation);
+            if let Operation::DeleteRange { from, to } = operation
+                && cuts_ranges
+            {
+                measured.add_cuts(self.cuts(from, to));
             }
-            outcome
-        })
+        }
+        Ok(measured)
+    }
+
+    /// Writes what was checked and admitted, and is no range.
+    #[inline]
+    fn write_one(&self, operation: Operation<'_>, options: WriteOptions) -> Result<()> {
+        let mut measured = Measured::default();
+        measured.add(&operation);
+        self.write_admitted(std::iter::once(operation), &measured, options)
+    }
+
+    /// Writes what was checked, measured and admitted.
+    #[inline]
+    fn write_admitted<'b>(
+        &self,
+        operations: impl Iterator<Item = Operation<'b>> + Clone,
+        measured: &Measured,
+        options: WriteOptions,
+    ) -> Result<()> {
+        if let Some(values) = &self.values {
+            // Before values are appended that nobody would name, or that would be appended again.
+            self.check_writable()?;
+            let separates = measured.has_puts && values.takes(measured.max_value_bytes);
+            let is_free = || self.stall.condition() == StallCondition::Normal && values.log.is_unblocked();
+            if options.no_wait && separates && !is_free() {
+                return Err(Error::WouldBlock);
+            }
+        }
+        // Taken, not borrowed: whoever is told of the write by RocksDB may write as well.
+        let mut encoding = ENCODING.take().unwrap_or_default();
+        let written = encoding
+            .encode(operations.clone(), &measured.cuts, self.values.as_ref(), self.family, self.rows.is_some())
+            .and_then(|()| self.commit(encoding.batch(), encoding.row_changes(operations.clone()), options));
+        encoding.release();
+        ENCODING.set(Some(encoding));
+        written?;
+        if measured.has_ranges {
+            self.note_removed(operations);
+        }
+        Ok(())
+    }
+
+    /// The ranges among `operations` were removed.
+    fn note_removed<'b>(&self, operations: impl Iterator<Item = Operation<'b>>) {
+        self.removed_ranges.fetch_add(1, Ordering::Relaxed);
+        let Some(values) = &self.values else { return };
+        for operation in operations {
+            if let Operation::DeleteRange { from, to } = operation {
+                values.removed((from.to_vec(), to.to_vec()));
+            }
+        }
     }
 
     #[inline]
-    fn commit(&self, batch: &WriteBatch, separated: SeparatedWrites<'_>, options: WriteOptions) -> Result<()> {
+    fn commit<'c>(
+        &'c self,
+        batch: &WriteBatch,
+        changes: impl Iterator<Item = RowChange<'c>> + Clone,
+        options: WriteOptions,
+    ) -> Result<()> {
         let wal_sync = self.check_writable()?;
         let durability = options.durability.unwrap_or(self.durability);
         // With a value log the sync comes after the write: all values that the WAL names before
@@ -296,7 +264,7 @@ impl Store {
             (false, true) => &self.write_non_blocking,
             (false, false) => &self.write_unsynced,
         };
-        let rows = self.rows.as_ref().map(|rows| rows.begin_write(batch, separated));
+        let rows = self.rows.as_ref().map(|rows| rows.begin_write(changes));
         self.db.write_opt(batch, rocks_options).map_err(|error| match error.kind() {
             ErrorKind::Incomplete if options.no_wait => Error::WouldBlock,
             _ => self.failure(&error),
@@ -316,41 +284,6 @@ impl Store {
     }
 }
 
-/// Adds the deletion of a range in pieces, which `cuts`, rising, are the ends of.
-fn add_delete_range(store: &Store, batch: &mut WriteBatch, from: &Vec<u8>, cuts: &[Vec<u8>], to: &Vec<u8>) {
-    for (begin, end) in std::iter::once(from).chain(cuts).zip(cuts.iter().chain([to])) {
-        batch.delete_range_cf(&store.family, begin, end);
-    }
-}
-
-#[inline]
-fn add_put(store: &Store, batch: &mut WriteBatch, stored: &mut Vec<u8>, key: &[u8], value: &[u8]) -> Result<()> {
-    if value.len() <= COPIED_BYTES {
-        stored.clear();
-        stored.push(PLAIN);
-        stored.extend_from_slice(value);
-        batch.put_cf(&store.family, key, &*stored);
-        return Ok(());
-    }
-    let parts = [IoSlice::new(&[PLAIN]), IoSlice::new(value)];
-    batch.put_cf_vectored(&store.family, &[IoSlice::new(key)], &parts).map_err(|e| store.failure(&e))
-}
-
-#[inline]
-fn check_key(key: &[u8]) -> Result<()> {
-    if key.len() > MAX_KEY_BYTES { Err(too_long("key", key.len(), MAX_KEY_BYTES)) } else { Ok(()) }
-}
-
-#[inline]
-fn check_value(value: &[u8]) -> Result<()> {
-    if value.len() > MAX_VALUE_BYTES { Err(too_long("value", value.len(), MAX_VALUE_BYTES)) } else { Ok(()) }
-}
-
-#[cold]
-fn too_long(what: &'static str, bytes: usize, most: usize) -> Error {
-    Error::invalid(what, format!("{bytes} bytes, the most is {most}"))
-}
-
 /// A range as RocksDB takes it: from a key to before a key. `None` when it holds nothing.
 pub(crate) fn half_open<'k>(range: &impl RangeBounds<&'k [u8]>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
     let from = lower_bound(range.start_bound());
@@ -359,10 +292,7 @@ pub(crate) fn half_open<'k>(range: &impl RangeBounds<&'k [u8]>) -> Result<Option
         // Greater than every key that is not longer than the longest.
         None => vec![0xFF; MAX_KEY_BYTES + 1],
     };
-    // An end may be one byte longer than a key: the one after it.
-    if from.len() > MAX_KEY_BYTES + 1 || to.len() > MAX_KEY_BYTES + 1 {
-        return Err(too_long("range", from.len().max(to.len()), MAX_KEY_BYTES));
-    }
+    check_range(&from, &to)?;
     Ok((from < to).then_some((from, to)))
 }
 

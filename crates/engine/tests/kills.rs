@@ -21,7 +21,8 @@ use std::time::Duration;
 use common::random::{Random, with_seeds};
 use common::value_of;
 use common::writes::{live_bytes, recount_compacted, recount_tables};
-use ecotone_engine::{Direction, Durability, OpenMode, Store, StoreOptions, WriteOptions, verify};
+use ecotone_engine::{Direction, Durability, OpenMode, Store, StoreSettings, WriteOptions};
+use ecotone_inspect::verify;
 
 const DIRECTORY: &str = "ECOTONE_TEST_DIRECTORY";
 const DURABILITY: &str = "ECOTONE_TEST_DURABILITY";
@@ -37,9 +38,9 @@ const GROUPS: u64 = 150;
 /// Keys of a group, written together.
 const PARTS: u64 = 3;
 
-/// Kills of each durability. Of all 300, 150 come once values are relocated, 90 once a segment has
-/// gone, 15 after a second of writes, the others may come while the store opens.
-const ROUNDS: u64 = 100;
+/// Kills of each durability. Of all 180, 90 come once values are relocated, 54 once a segment has
+/// gone, 9 after a second of writes, the others may come while the store opens.
+const ROUNDS: u64 = 60;
 
 /// Kills where all is large.
 const ROUNDS_OF_LARGE: u64 = 20;
@@ -70,8 +71,8 @@ impl Sizes {
         if self == Sizes::Small { 1 } else { 16 }
     }
 
-    fn options(self, durability: Durability) -> StoreOptions {
-        StoreOptions { durability, ..common::collecting_early(64 * 1024 * self.scale() as u64) }
+    fn options(self, durability: Durability) -> StoreSettings {
+        StoreSettings { durability, ..common::collecting_early(64 * 1024 * self.scale() as u64) }
     }
 
     /// What a write leaves in a part of its group; `None` where it deletes.
@@ -109,7 +110,7 @@ fn child() {
             let (store, say) = (&store, &say);
             scope.spawn(move || {
                 for number in begin.. {
-                    let mut batch = store.batch();
+                    let mut batch = ecotone_engine::Batch::new();
                     for part in 0..PARTS {
                         let key = key(writer, group_of(writer, number), part);
                         match sizes.value(&key, number) {
@@ -312,7 +313,7 @@ fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u6
     }
     assert!(recounted_tables as u64 > rounds, "{recounted_tables} tables only");
     let met = format!("{relocating_lives} lives relocated, {removing_lives} removed segments");
-    // 200 of all, whatever others take of the cores.
+    // Two thirds of all, whatever others take of the cores.
     assert!(
         3 * relocating_lives >= 2 * rounds && removing_lives >= rounds / 4,
         "the kills were to meet garbage collection: {met}"

@@ -127,7 +127,7 @@ impl DerivedKeys {
 
 #[cfg(test)]
 mod tests {
-    use ecotone_engine::{OpenMode, StoreOptions};
+    use ecotone_engine::{OpenMode, StoreSettings};
 
     use super::*;
     use crate::slot::Slot;
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn without_a_note_the_greatest_number_counts() {
         let directory = tempfile::tempdir().unwrap();
-        let store = Store::open(&directory.path().join("store"), OpenMode::Create, StoreOptions::default()).unwrap();
+        let store = Store::open(&directory.path().join("store"), OpenMode::Create, StoreSettings::default()).unwrap();
         assert_eq!(greatest_id(&store).unwrap(), 0);
         for (key, number) in [(b"a", 7), (b"b", 300), (b"a", 1 << 40), (b"c", 2)] {
             store.put(&layout::ledger(id(key, number)), key).unwrap();

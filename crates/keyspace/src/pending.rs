@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
-use ecotone_engine::{Attributes, Direction};
+use ecotone_engine::{Attributes, Direction, Operation};
 
 use crate::cancellation::CancellationToken;
 use crate::layout::{CollectionId, StoredKey};
@@ -64,6 +64,20 @@ impl GroupState {
     #[inline]
     pub(super) fn removes(&self, key: &[u8]) -> bool {
         self.removed.iter().any(|removed| *removed.start <= *key && *key < *removed.end)
+    }
+
+    /// What is to be written, as the store takes it: ranges before what was written into them
+    /// afterwards.
+    pub(super) fn operations(&self) -> impl Iterator<Item = Operation<'_>> + Clone {
+        let removed = self.removed.iter().map(|range| Operation::DeleteRange { from: &range.start, to: &range.end });
+        let written = self.pending.iter().filter_map(|(key, pending)| match pending {
+            Some(PendingWrite { attributes, value }) => {
+                Some(Operation::Put { key, attributes: *attributes, value: self.arena.bytes(value) })
+            }
+            None if self.removes(key) => None,
+            None => Some(Operation::Delete { key }),
+        });
+        removed.chain(written)
     }
 
     /// Whether anything in `range` is changed.

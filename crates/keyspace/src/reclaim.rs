@@ -21,7 +21,7 @@
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
-use ecotone_engine::{Direction, Durability, Error as StoreError, WriteOptions};
+use ecotone_engine::{Batch, Direction, Durability, Error as StoreError, WriteOptions};
 
 use crate::keyspace::Keyspace;
 use crate::latches::LatchGuard;
@@ -152,7 +152,7 @@ impl Keyspace {
         if holder == Holder::Holds {
             return Ok(false);
         }
-        let mut batch = self.store.batch();
+        let mut batch = Batch::new();
         self.remove_elements(id, &mut batch)?;
         if holder == Holder::Expired {
             batch.delete(&layout::key(slot, key))?;
@@ -182,7 +182,7 @@ impl Keyspace {
         })
     }
 
-    fn remove_elements(&self, id: CollectionId, batch: &mut ecotone_engine::Batch<'_>) -> Result<(), StoreError> {
+    fn remove_elements(&self, id: CollectionId, batch: &mut Batch) -> Result<(), StoreError> {
         let elements = layout::elements(id);
         let range = elements.start.as_slice()..elements.end.as_slice();
         let mut scan = self.store.scan(range.clone(), Direction::Forward, None)?;

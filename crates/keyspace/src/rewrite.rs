@@ -21,7 +21,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ecotone_engine::{Direction, Durability, Error as StoreError, WriteOptions};
+use ecotone_engine::{Batch, Direction, Durability, Error as StoreError, WriteOptions};
 
 use crate::collections::Large;
 use crate::error::Blocking;
@@ -141,7 +141,7 @@ impl Keyspace {
         let Some(held) = self.store.get(&stored)? else { return Ok(RewriteOutcome::Gone) };
         // In the slot that its key is in now.
         let new = CollectionId { slot, number: self.id_allocator.allocate(&self.store, Blocking::Allowed)? };
-        let mut batch = self.store.batch();
+        let mut batch = Batch::new();
         let elements = layout::elements(id);
         let mut scan = self.store.scan(elements.start.as_slice()..elements.end.as_slice(), Direction::Forward, None)?;
         while let Some(entry) = scan.next_entry()? {

@@ -27,7 +27,7 @@ use crate::error::{Blocking, Failure};
 use crate::keys::Keys;
 use crate::keyspace::{Keyspace, Unsynced};
 use crate::memory::SMALL_BYTES;
-use crate::pending::{GroupState, MemoryUse, PendingWrite, UndoStep};
+use crate::pending::{GroupState, MemoryUse, UndoStep};
 use crate::prefetch::Prefetched;
 use crate::slot::Slot;
 
@@ -323,24 +323,17 @@ impl WriteGroup {
         if blocking == Blocking::Never && self.state.bytes > MAX_NONBLOCKING_COMMIT_BYTES {
             return Err(StoreError::WouldBlock);
         }
-        let mut batch = store.batch();
-        // Before what was written into them afterwards.
-        for removed in &self.state.removed {
-            batch.delete_range(removed.start.as_slice()..removed.end.as_slice())?;
-        }
-        for (key, pending) in &self.state.pending {
-            match pending {
-                Some(PendingWrite { attributes, value }) => {
-                    batch.put_with(key, self.state.arena.bytes(value), attributes)?
-                }
-                None if self.state.removes(key) => {}
-                None => batch.delete(key)?,
-            }
-        }
         let no_wait = blocking == Blocking::Never;
         let unsynced = self.keyspace.syncs_each_write.then(|| self.keyspace.unsynced.begin());
         let durability = (no_wait && unsynced.is_some()).then_some(Durability::None);
-        store.write(&batch, WriteOptions { durability, no_wait, frees: !self.state.takes })?;
+        let options = WriteOptions { durability, no_wait, frees: !self.state.takes };
+        if self.state.removed.is_empty() {
+            store.write(self.state.operations(), options)?;
+        } else {
+            // They are gone through more than once, and in which range a key is is asked once.
+            let operations: Vec<_> = self.state.operations().collect();
+            store.write(operations.iter().copied(), options)?;
+        }
         self.keyspace.is_to_note.store(true, Ordering::Relaxed);
         self.keyspace.key_count.changed(self.state.pending.len(), !self.state.removed.is_empty());
         // Who may wait has waited for the sync as well.

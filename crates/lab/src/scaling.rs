@@ -7,7 +7,7 @@
 //! for which the busy cores of all servers together use at most [`HOST_SHARE`] of the host and no
 //! core is faster than a host core.
 
-use ecotone_engine::{DEFAULT_SEPARATION_BYTES, StoreOptions};
+use ecotone_engine::{DEFAULT_SEPARATION_BYTES, StoreSettings};
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
@@ -224,13 +224,13 @@ impl StoreProfile {
     }
 
     /// The same settings for a store that separates values: each size is to this one what it is to
-    /// the default of a store with values beside their keys in [`StoreOptions::separated`], and
+    /// the default of a store with values beside their keys in [`StoreSettings::separated`], and
     /// there are at least as many memtables as there.
     pub fn separated(&self) -> StoreProfile {
         /// The least of the engine.
         const MIN_LEVEL_BYTES: u64 = 1 << 20;
-        let (beside, separated) = (StoreOptions::default(), StoreOptions::separated(DEFAULT_SEPARATION_BYTES));
-        let sized = |bytes: Option<u64>, of: fn(&StoreOptions) -> u64| {
+        let (beside, separated) = (StoreSettings::default(), StoreSettings::separated(DEFAULT_SEPARATION_BYTES));
+        let sized = |bytes: Option<u64>, of: fn(&StoreSettings) -> u64| {
             let part = of(&separated) as f64 / of(&beside) as f64;
             rounded(bytes.unwrap_or(of(&beside)) as f64 * part, 65536)
         };

@@ -2,7 +2,8 @@
 //!
 //! It holds the models that predict seconds, joules and input rates, the formulas of ECO-KVS and
 //! EdgePilot, and [`machine`]: one state machine that takes events and gives commands. The daemon
-//! and a simulator are two interpreters of the same commands.
+//! and a simulator are two interpreters of the same commands. Garbage collection has another,
+//! [`gc::GcMachine`].
 //!
 //! **Never in this crate:** IO, clocks, threads, locks, global randomness, and any other crate of
 //! the workspace but `types`. Time is an argument ([`ecotone_types::units::Time`]). The same events

@@ -342,12 +342,12 @@ mod tests {
 
     use std::path::Path;
 
-    use ecotone_engine::{CHECKPOINTS_DIRECTORY, Durability, OpenMode, Store, StoreOptions};
+    use ecotone_engine::{CHECKPOINTS_DIRECTORY, Durability, OpenMode, Store, StoreSettings};
 
     use super::*;
 
     fn keyspace(directory: &Path) -> Arc<Keyspace> {
-        let store = Store::open(directory, OpenMode::CreateOrOpen, StoreOptions::default()).unwrap();
+        let store = Store::open(directory, OpenMode::CreateOrOpen, StoreSettings::default()).unwrap();
         Keyspace::open(Arc::new(store), Durability::EverySecond).unwrap()
     }
 

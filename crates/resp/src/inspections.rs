@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{Error as StoreError, Store};
+use ecotone_inspect::{count_duplicates, verify_running};
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
@@ -226,7 +227,7 @@ impl Running {
     fn verify(&self, store: &Store) -> Result<Option<Value>, StoreError> {
         let had_room = has_room(store);
         let mut rested = Instant::now();
-        let report = store.verify_now(|checking| {
+        let report = verify_running(store, |checking| {
             let mut state = self.inspections.state.lock();
             if let Some(running) = &mut state.last {
                 running.doing = value_of(&checking);
@@ -270,9 +271,9 @@ fn has_room(store: &Store) -> bool {
 }
 
 fn space(store: &Store, exact: bool) -> Result<Option<Value>, StoreError> {
-    let mut space = store.space()?;
+    let mut space = ecotone_inspect::space(store)?;
     if exact {
-        space.duplicates = Some(store.count_duplicates()?);
+        space.duplicates = Some(count_duplicates(store)?);
     }
     Ok(Some(value_of(&space)))
 }

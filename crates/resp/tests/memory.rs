@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use common::Fixture;
 use common::served::{Served, until};
 use common::wire::{Wire, request};
-use ecotone_engine::StoreOptions;
+use ecotone_engine::StoreSettings;
 use ecotone_keyspace::{Blocking, WriteGroup};
 use ecotone_resp::execute::{Step, execute};
 use ecotone_resp::protocol::reply::{Reply, Version};
@@ -35,7 +35,7 @@ fn element(number: usize) -> String {
 /// A server with 3 MB in each of a set, a hash, a sorted set, a list and in strings; `limits` hold
 /// from then on.
 fn loaded(limits: Limits) -> (Served, Wire) {
-    let served = Served::with(Limits::default(), StoreOptions::default().with_separation(128), 1);
+    let served = Served::with(Limits::default(), StoreSettings::default().with_separation(128), 1);
     let mut wire = Wire::to(served.address());
     for number in 0..ELEMENTS {
         let (element, score) = (element(number), number.to_string());
@@ -75,7 +75,7 @@ fn items(reply: &[u8]) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_string_grows_no_longer_than_an_argument_may_be() {
-    let served = Served::with(Limits { argument_bytes: 1 << 20, ..Limits::default() }, StoreOptions::default(), 1);
+    let served = Served::with(Limits { argument_bytes: 1 << 20, ..Limits::default() }, StoreSettings::default(), 1);
     let mut wire = Wire::to(served.address());
     let refusal = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n";
     assert_eq!(wire.ask("SETRANGE key 1048576 x"), refusal);
@@ -90,7 +90,7 @@ fn a_string_grows_no_longer_than_an_argument_may_be() {
 
 #[test]
 fn what_a_command_builds_is_refused_where_there_is_no_memory_for_it() {
-    let served = Served::with(Limits { memory_bytes: 16 << 20, ..Limits::default() }, StoreOptions::default(), 1);
+    let served = Served::with(Limits { memory_bytes: 16 << 20, ..Limits::default() }, StoreSettings::default(), 1);
     let mut wires: Vec<Wire> = (0..8).map(|_| Wire::to(served.address())).collect();
     let wire = &mut wires[0];
     let refused = wire.ask("SETRANGE key 536870911 x");
@@ -265,7 +265,7 @@ fn what_a_command_collects_and_writes_is_refused_where_there_is_no_memory_for_it
 
 #[test]
 fn a_set_that_is_named_often_takes_no_more_memory_than_there_is() {
-    let served = Served::with(Limits { memory_bytes: 8 << 20, ..Limits::default() }, StoreOptions::default(), 1);
+    let served = Served::with(Limits { memory_bytes: 8 << 20, ..Limits::default() }, StoreSettings::default(), 1);
     let mut wire = Wire::to(served.address());
     for number in 0..100 {
         assert_eq!(wire.ask(&format!("SADD s {number:020}")), ":1\r\n");
@@ -282,7 +282,7 @@ fn a_set_that_is_named_often_takes_no_more_memory_than_there_is() {
 
 #[test]
 fn many_empty_arguments_are_counted_before_their_request_is_whole() {
-    let served = Served::with(Limits { memory_bytes: 8 << 20, ..Limits::default() }, StoreOptions::default(), 1);
+    let served = Served::with(Limits { memory_bytes: 8 << 20, ..Limits::default() }, StoreSettings::default(), 1);
     let mut wire = Wire::to(served.address());
     let begin = [&b"*1000000\r\n"[..], &b"$0\r\n\r\n".repeat(300_000)].concat();
     // Who is refused may be gone before it has sent all.
@@ -299,7 +299,7 @@ fn many_empty_arguments_are_counted_before_their_request_is_whole() {
 
 #[test]
 fn names_of_clients_are_short() {
-    let served = Served::with(Limits::default(), StoreOptions::default(), 1);
+    let served = Served::with(Limits::default(), StoreSettings::default(), 1);
     let mut wire = Wire::to(served.address());
     let (most, more) = ("n".repeat(256), "n".repeat(257));
     for words in ["CLIENT SETNAME", "CLIENT SETINFO LIB-NAME", "CLIENT SETINFO LIB-VER"] {
@@ -315,7 +315,7 @@ fn names_of_clients_are_short() {
 
 #[test]
 fn a_list_of_clients_with_the_same_one_again_and_again_is_refused() {
-    let served = Served::with(Limits { memory_bytes: 4 << 20, ..Limits::default() }, StoreOptions::default(), 1);
+    let served = Served::with(Limits { memory_bytes: 4 << 20, ..Limits::default() }, StoreSettings::default(), 1);
     let mut wire = Wire::to(served.address());
     let id = wire.ask("CLIENT ID");
     let id = id.trim_start_matches(':').trim_end();
@@ -329,7 +329,7 @@ fn a_list_of_clients_with_the_same_one_again_and_again_is_refused() {
 #[test]
 fn each_refusal_names_its_limit() {
     let limits = Limits { request_bytes: 1 << 20, transaction_bytes: 4000, ..Limits::default() };
-    let served = Served::with(limits, StoreOptions::default(), 1);
+    let served = Served::with(limits, StoreSettings::default(), 1);
     let mut wire = Wire::to(served.address());
     let keys: Vec<String> = (0..100).map(|number| format!("key{number}")).collect();
     let refused = wire.ask(&format!("WATCH {}", keys.join(" ")));
@@ -347,7 +347,7 @@ fn each_refusal_names_its_limit() {
 
 #[test]
 fn a_transaction_for_which_there_is_no_memory_leaves_nothing() {
-    let served = Served::with(Limits { memory_bytes: 8 << 20, ..Limits::default() }, StoreOptions::default(), 1);
+    let served = Served::with(Limits { memory_bytes: 8 << 20, ..Limits::default() }, StoreSettings::default(), 1);
     let mut wire = Wire::to(served.address());
     assert_eq!(wire.ask("SET kept 1"), "+OK\r\n");
     let transaction = [

@@ -15,9 +15,7 @@ use std::time::{Duration, Instant};
 use ecotone_cluster::{Federation, FederationStatistics, Limits, Options};
 use ecotone_energy::cores::{CgroupCores, CoreBinder, Unbound};
 use ecotone_energy::{EnergyMeter, PowerModel, Reading, ThreadDuties};
-use ecotone_engine::{
-    CompactionFinished, Counters, LocalSlots, OpenMode, StallChanged, StallCondition, Store, StoreEvents,
-};
+use ecotone_engine::{CompactionFinished, Counters, LocalSlots, StallChanged, StallCondition, Store, StoreEvents};
 use ecotone_policy::machine::{ModelReport, Parameters, WhenNoneInTime};
 use ecotone_resp::serve::Listening;
 use ecotone_resp::service::Service;
@@ -169,13 +167,9 @@ impl Daemon {
         let federation = Arc::new(federation.map_err(cannot_start)?);
 
         options.store.max_subcompactions = options.max_subcompactions.unwrap_or(subcompactions);
-        options.store.local_slots = Some(LocalSlots::new(Limits::default().fallback_slots));
-        options.store.offload = Some(federation.offload());
-        options.store.duties = Some(duties.clone());
         let events = Arc::new(Events { federation: OnceLock::new(), sampler: sampler.clone() });
         // Weak: the store holds its listener, the federation the store's offload.
         let _ = events.federation.set(Arc::downgrade(&federation));
-        options.store.events = Some(events);
         // Clients take a value whose time is over for gone, whether it is there or not.
         let rank_bytes = match options.clients {
             Some(_) => suit_clients(&mut options.store, options.fits_memtables, host_memory()),
@@ -184,7 +178,14 @@ impl Daemon {
         let store_directory = options.directory.join("store");
         let clients = options.clients.as_ref().map_or(Ok(0), ClientOptions::max_clients)?;
         let max_tables = share_with_store(&mut options.store, &store_directory, clients)?;
-        let store = Arc::new(Store::open(&store_directory, OpenMode::CreateOrOpen, options.store.clone())?);
+        let store = Store::builder(&store_directory)
+            .settings(options.store.clone())
+            .offload(federation.offload())
+            .local_slots(LocalSlots::new(Limits::default().fallback_slots))
+            .duties(duties.clone())
+            .events(events)
+            .open()?;
+        let store = Arc::new(store);
         if let Some(opened) = &options.opened {
             opened();
         }

@@ -1,6 +1,6 @@
 //! What a store that clients use does otherwise, and how it shares out the memory it is given.
 
-use ecotone_engine::{MIN_LIMIT_BYTES, MemoryLimit, StoreOptions};
+use ecotone_engine::{MIN_LIMIT_BYTES, StoreSettings};
 
 use ecotone_keyspace::ranks;
 
@@ -57,13 +57,13 @@ const MEMTABLES_OF_LEVEL_BASE: u64 = 8;
 /// What is different in a store that clients use: keys expire, the same keys are asked for again
 /// and again, and lookups must not wait for the device more often than memory demands. Returns what
 /// ranks of large sorted sets may take beside the store.
-pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> usize {
+pub(crate) fn suit_clients(store: &mut StoreSettings, fits_memtables: bool, memory: Option<HostMemory>) -> usize {
     store.reclaim_expired = true;
     store.reclaim_idle = true;
     // Memtables must fit: RocksDB gives them half of what rows leave, and flushes when that is
     // nearly full.
     let least = MIN_MEMORY_BYTES.max(8 * store.memtable_bytes);
-    let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
+    let said = store.memory_limit_bytes;
     // Rows that were said are beside all this.
     let are_rows_said = store.row_cache_bytes.is_some();
     let by_itself = |memory: HostMemory| {
@@ -91,7 +91,7 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
         store.memtable_bytes = store.memtable_bytes.max(memtable_bytes);
         store.level_base_bytes = store.level_base_bytes.max(MEMTABLES_OF_LEVEL_BASE * store.memtable_bytes);
     }
-    store.memory = Some(MemoryLimit::new(limit_bytes));
+    store.memory_limit_bytes = Some(limit_bytes);
     let all = limit_bytes + store.row_cache_bytes.unwrap_or(0) + rank_bytes;
     store.page_cache_bytes = store.page_cache_bytes.or_else(|| memory.map(|memory| left_to_kernel(memory, all)));
     rank_bytes as usize
@@ -120,21 +120,21 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// A store of a server with default settings.
-    fn served() -> StoreOptions {
+    fn served() -> StoreSettings {
         store_options(&[] as &[&str]).unwrap()
     }
 
     /// What a store gets: its memory limit, its rows with the ranks beside it, and a memtable, in
     /// MiB.
-    fn shares(mut store: StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> [u64; 3] {
+    fn shares(mut store: StoreSettings, fits_memtables: bool, memory: Option<HostMemory>) -> [u64; 3] {
         let are_rows_said = store.row_cache_bytes.is_some();
         let ranks = suit_clients(&mut store, fits_memtables, memory) as u64;
-        let memtables = if fits_memtables && store.memory.is_some() { 8 } else { 4 };
+        let memtables = if fits_memtables && store.memory_limit_bytes.is_some() { 8 } else { 4 };
         assert!(store.level_base_bytes >= memtables * store.memtable_bytes);
-        let limit = store.memory.as_ref().map_or(0, MemoryLimit::limit_bytes);
+        let limit = store.memory_limit_bytes.unwrap_or(0);
         let rows = store.row_cache_bytes.unwrap_or(0);
         let [beside, within] = if are_rows_said { [ranks, 0] } else { [0, ranks] };
-        let rows = if store.memory.is_some() { rows + within } else { rows };
+        let rows = if store.memory_limit_bytes.is_some() { rows + within } else { rows };
         [limit + beside, rows, store.memtable_bytes].map(|bytes| bytes / MIB)
     }
 
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_kernel_keeps_what_is_left() {
-        let kept = |mut store: StoreOptions, memory| {
+        let kept = |mut store: StoreSettings, memory| {
             suit_clients(&mut store, true, memory);
             store.page_cache_bytes.map(|bytes| bytes / MIB)
         };
@@ -156,22 +156,22 @@ mod tests {
         assert_eq!(kept(store(), own(512)), Some(128));
         assert_eq!(kept(store(), shared(16 * 1024)), Some(8 * 1024));
         assert_eq!(kept(store(), None), None);
-        let said = StoreOptions { memory: Some(MemoryLimit::new(300 * MIB)), ..store() };
+        let said = StoreSettings { memory_limit_bytes: Some(300 * MIB), ..store() };
         assert_eq!(kept(said, own(512)), Some(64));
-        assert_eq!(kept(StoreOptions { page_cache_bytes: Some(7 * MIB), ..store() }, own(512)), Some(7));
+        assert_eq!(kept(StoreSettings { page_cache_bytes: Some(7 * MIB), ..store() }, own(512)), Some(7));
     }
 
     #[test]
     fn ranks_get_a_small_share_of_what_is_given() {
-        let ranks = |mut store: StoreOptions, memory| suit_clients(&mut store, true, memory) as u64;
+        let ranks = |mut store: StoreSettings, memory| suit_clients(&mut store, true, memory) as u64;
         assert_eq!(ranks(served(), shared(64 * 1024)), 16 * MIB);
         assert_eq!(ranks(served(), shared(2048)), 4 * MIB);
         assert_eq!(ranks(served(), own(512)), 3 * MIB);
         assert_eq!(ranks(served(), None), 16 * MIB);
-        let said = |bytes| StoreOptions { memory: Some(MemoryLimit::new(bytes)), ..served() };
+        let said = |bytes| StoreSettings { memory_limit_bytes: Some(bytes), ..served() };
         assert_eq!(ranks(said(64 * MIB), None), MIB);
         // No limit is cut below the least.
-        let without_rows = StoreOptions { row_cache_bytes: Some(0), ..said(MIN_LIMIT_BYTES) };
+        let without_rows = StoreSettings { row_cache_bytes: Some(0), ..said(MIN_LIMIT_BYTES) };
         assert_eq!(ranks(without_rows, None), 0);
     }
 
@@ -186,26 +186,26 @@ mod tests {
         assert_eq!(shares(store(), true, shared(512)), [32, 32, 8]);
         assert_eq!(shares(store(), true, shared(256)), [32, 32, 8]);
         assert_eq!(shares(store(), true, own(400)), [50, 50, 8]);
-        let with_rows = StoreOptions { row_cache_bytes: Some(200 * MIB), ..store() };
+        let with_rows = StoreSettings { row_cache_bytes: Some(200 * MIB), ..store() };
         assert_eq!(shares(with_rows, true, own(512)), [64, 200, 8]);
         assert_eq!(shares(store(), true, own(128)), [16, 16, 8]);
         assert_eq!(shares(store(), true, shared(64)), [8, 8, 8]);
         assert_eq!(shares(store(), true, own(16)), [6, 2, 8]);
-        let large = StoreOptions { memtable_bytes: 32 * MIB, ..store() };
+        let large = StoreSettings { memtable_bytes: 32 * MIB, ..store() };
         assert_eq!(shares(large, false, shared(1024)), [128, 128, 32]);
         assert_eq!(shares(store(), true, None), [0, 0, 8]);
         assert_eq!(shares(store(), false, shared(16 * 1024)), [1024, 1024, 8]);
-        let said = |bytes| StoreOptions { memory: Some(MemoryLimit::new(bytes)), ..store() };
+        let said = |bytes| StoreSettings { memory_limit_bytes: Some(bytes), ..store() };
         assert_eq!(shares(said(100 * MIB), true, shared(16 * 1024)), [50, 50, 8]);
         // No limit is cut below the least.
         assert_eq!(shares(said(5 * MIB), false, None), [4, 1, 8]);
-        let without_rows = StoreOptions { row_cache_bytes: Some(0), ..said(100 * MIB) };
+        let without_rows = StoreSettings { row_cache_bytes: Some(0), ..said(100 * MIB) };
         assert_eq!(shares(without_rows, true, None), [100, 0, 8]);
-        let small = StoreOptions::small_device().with_separation(128);
+        let small = StoreSettings::small_device().with_separation(128);
         assert_eq!(shares(small.clone(), true, own(512)), [16, 16, 4]);
         // The profile for small devices, on one that may take more: its first level grows with its
         // memtables.
-        let more = StoreOptions { memory: Some(MemoryLimit::new(1024 * MIB)), ..small };
+        let more = StoreSettings { memory_limit_bytes: Some(1024 * MIB), ..small };
         assert_eq!(shares(more, true, own(4096)), [512, 512, 32]);
     }
 }

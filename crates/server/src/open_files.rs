@@ -11,7 +11,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{MAX_OPEN_SEGMENTS, MIN_OPEN_FILES, StoreOptions};
+use ecotone_engine::{MAX_OPEN_SEGMENTS, MIN_OPEN_FILES, StoreSettings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::Error;
@@ -67,7 +67,7 @@ fn clients_within(descriptors: u64) -> usize {
 ///
 /// The descriptors that the process may have are too few.
 pub(crate) fn share_with_store(
-    options: &mut StoreOptions,
+    options: &mut StoreSettings,
     directory: &Path,
     clients: usize,
 ) -> Result<Option<u32>, Error> {
@@ -79,7 +79,7 @@ pub(crate) fn share_with_store(
 
 fn share_of(
     descriptors: u64,
-    options: &mut StoreOptions,
+    options: &mut StoreSettings,
     directory: &Path,
     clients: usize,
 ) -> Result<Option<u32>, Error> {
@@ -181,7 +181,7 @@ mod tests {
     fn a_store_is_bounded_where_its_share_is_small_or_it_has_many_tables() {
         let folder = tempfile::tempdir().unwrap();
         let shared = |left: u64| {
-            let mut options = StoreOptions::default();
+            let mut options = StoreSettings::default();
             let later = share_of(100 + left, &mut options, folder.path(), 100).map_err(|error| error.to_string());
             later.map(|later| (options.max_open_files, later))
         };
@@ -192,7 +192,7 @@ mod tests {
             std::fs::write(folder.path().join(format!("{table:06}.sst")), "").unwrap();
         }
         assert_eq!(shared(AMPLE), Ok((Some(722), None)));
-        let mut options = StoreOptions { max_open_files: Some(77), ..StoreOptions::default() };
+        let mut options = StoreSettings { max_open_files: Some(77), ..StoreSettings::default() };
         assert_eq!(share_with_store(&mut options, folder.path(), 100).unwrap(), None);
         assert_eq!(options.max_open_files, Some(77));
     }

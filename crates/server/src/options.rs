@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ecotone_engine::StoreOptions;
+use ecotone_engine::StoreSettings;
 use ecotone_policy::policy::PolicyName;
 use ecotone_resp::host::Allocator;
 use ecotone_resp::serve::Listen;
@@ -90,7 +90,7 @@ pub struct ServeOptions {
     /// Subcompactions of one compaction of L0; `None`: the policy's choice.
     pub max_subcompactions: Option<u32>,
     /// The store; its `max_subcompactions` is replaced by the one above or the policy's.
-    pub store: StoreOptions,
+    pub store: StoreSettings,
     /// Whether nobody has said how large its memtables and its first level are: a store that
     /// clients use has them by its memory then.
     pub fits_memtables: bool,

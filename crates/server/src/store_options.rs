@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use ecotone_engine::{
-    Compression, DEFAULT_SEPARATION_BYTES, DedupMode, Durability, ExtensionThreshold, MemoryLimit, MemtableOrder,
-    Profile, StoreOptions,
+    Compression, DEFAULT_SEPARATION_BYTES, DedupMode, Durability, ExtensionThreshold, MemtableOrder, Profile,
+    StoreSettings,
 };
 use ecotone_policy::dedup::DedupThreshold;
 use ecotone_types::units::Seconds;
@@ -36,9 +36,9 @@ pub struct StoreOption {
     /// Which values there are. Values that do not fit one another are refused when the store is
     /// opened.
     pub kind: fn() -> Kind,
-    set: fn(&mut StoreOptions, &str) -> std::result::Result<(), String>,
+    set: fn(&mut StoreSettings, &str) -> std::result::Result<(), String>,
     /// The value that holds, as text.
-    pub get: fn(&StoreOptions) -> String,
+    pub get: fn(&StoreSettings) -> String,
 }
 
 const KIB: u64 = 1024;
@@ -70,7 +70,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         kind: || Kind::OneOf(Profile::ALL.map(Profile::name).to_vec()),
         set: |options, value| {
             let profile: Profile = value.parse().map_err(|_| "must be default or small-device".to_owned())?;
-            *options = profile.options();
+            *options = profile.settings();
             Ok(())
         },
         // Options do not know where they come from.
@@ -118,10 +118,10 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         unit: "bytes",
         kind: || Kind::Whole { least: 4 * MIB, most: PIB, words: &["auto"] },
         set: |options, value| {
-            options.memory = number_or(value, "auto")?.map(MemoryLimit::new);
+            options.memory_limit_bytes = number_or(value, "auto")?;
             Ok(())
         },
-        get: |options| options.memory.as_ref().map_or_else(|| "auto".into(), |memory| memory.limit_bytes().to_string()),
+        get: |options| options.memory_limit_bytes.map_or_else(|| "auto".into(), |bytes| bytes.to_string()),
     },
     StoreOption {
         name: "row_cache_bytes",
@@ -384,7 +384,7 @@ fn number_or(value: &str, word: &str) -> std::result::Result<Option<u64>, String
 /// # Errors
 /// As [`set_store_option`]; two profiles are refused, and two lengths from which values are
 /// separated.
-pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<StoreOptions> {
+pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<StoreSettings> {
     let assignments = || assignments.iter().map(AsRef::as_ref);
     let only = |begin: &'static str| {
         let found: Vec<&str> = assignments().filter(|one| one.starts_with(begin)).collect();
@@ -397,7 +397,7 @@ pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<StoreOptions> {
             }
         }
     };
-    let mut options = StoreOptions::default();
+    let mut options = StoreSettings::default();
     if let Some(profile) = only(PROFILE)? {
         set_store_option(&mut options, profile)?;
     }
@@ -421,11 +421,11 @@ pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<StoreOptions> {
 
 /// Sets the option that `assignment` (`name=value`) names. `profile` sets all others as well, so it
 /// comes first; then a length from which values are separated, which cuts sizes as
-/// [`StoreOptions::with_separation`] does.
+/// [`StoreSettings::with_separation`] does.
 ///
 /// # Errors
 /// [`Error::Configuration`], with the names there are or what the value must be.
-pub fn set_store_option(options: &mut StoreOptions, assignment: &str) -> Result<()> {
+pub fn set_store_option(options: &mut StoreSettings, assignment: &str) -> Result<()> {
     let (name, value) = assignment
         .split_once('=')
         .ok_or_else(|| Error::Configuration(format!("store option {assignment:?} is not of the form name=value")))?;
@@ -441,7 +441,7 @@ pub fn set_store_option(options: &mut StoreOptions, assignment: &str) -> Result<
 mod tests {
     use super::*;
 
-    fn sizes(options: &StoreOptions) -> [u64; 3] {
+    fn sizes(options: &StoreSettings) -> [u64; 3] {
         [options.memtable_bytes, options.level_base_bytes, options.target_file_bytes]
     }
 
@@ -449,9 +449,9 @@ mod tests {
     fn a_profile_is_what_others_change_wherever_it_is_given() {
         let given = ["memtable_bytes=2097152", "profile=small-device", "separation_min_bytes=200"];
         let options = store_options(&given).unwrap();
-        let small = StoreOptions::small_device().with_separation(200);
+        let small = StoreSettings::small_device().with_separation(200);
         assert_eq!(sizes(&options), [2 << 20, small.level_base_bytes, small.target_file_bytes]);
-        assert_eq!(options.memory.as_ref().map(MemoryLimit::limit_bytes), small.memory.map(|it| it.limit_bytes()));
+        assert_eq!(options.memory_limit_bytes, small.memory_limit_bytes);
         assert_eq!(options.separation, small.separation);
         let refused = |given: &[&str]| store_options(given).unwrap_err().to_string();
         assert!(refused(&["profile=tiny"]).contains("small-device"));
@@ -462,13 +462,13 @@ mod tests {
     fn values_are_separated_unless_it_is_turned_off() {
         let of = |given: &[&str]| store_options(given).unwrap();
         for (given, profile) in [(&[][..], Profile::Default), (&["profile=small-device"], Profile::SmallDevice)] {
-            let (options, mut separated) = (of(given), profile.options().with_separation(DEFAULT_SEPARATION_BYTES));
+            let (options, mut separated) = (of(given), profile.settings().with_separation(DEFAULT_SEPARATION_BYTES));
             separated.memtable_bytes = separated.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES);
             separated.level_base_bytes = separated.level_base_bytes.min(SEPARATED_LEVEL_BASE_BYTES);
             assert_eq!((options.separation, sizes(&options)), (separated.separation, sizes(&separated)), "{profile}");
             assert!(options.separation.is_some());
             let options = of(&[given, &["separation_min_bytes=off"]].concat());
-            assert_eq!((options.separation, sizes(&options)), (None, sizes(&profile.options())), "{profile}");
+            assert_eq!((options.separation, sizes(&options)), (None, sizes(&profile.settings())), "{profile}");
         }
         // Sizes that are asked for are taken as they are, on either side.
         let large = ["memtable_bytes=134217728", "separation_min_bytes=1000"];
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn options_are_set_by_name_and_refused_with_a_reason() {
-        let mut options = StoreOptions::default();
+        let mut options = StoreSettings::default();
         set_store_option(&mut options, "memtable_bytes=8388608").unwrap();
         set_store_option(&mut options, "compression=zstd").unwrap();
         assert_eq!(options.memtable_bytes, 8 << 20);

@@ -13,6 +13,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use ecotone_io::objects::Object;
+use ecotone_io::remote_files::RangedRead;
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
@@ -54,14 +56,6 @@ impl Token {
     }
 }
 
-/// A file that a peer may read.
-pub struct ExportedFile {
-    /// Open for reading.
-    pub file: File,
-    /// Its length when it was exported: no more is ever sent.
-    pub bytes: u64,
-}
-
 /// What the exported files are to their job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -75,24 +69,20 @@ pub enum Role {
 pub struct Export {
     /// What the files are to their job.
     pub role: Role,
-    files: RwLock<HashMap<String, Arc<ExportedFile>>>,
+    files: RwLock<HashMap<String, Arc<Object>>>,
 }
 
 impl Export {
     /// Opens `path` and lets it be read as `name`.
     pub fn add(&self, name: &str, path: &Path) -> Result<u64> {
-        let open = || {
-            let file = File::open(path)?;
-            let bytes = file.metadata()?.len();
-            Ok((file, bytes))
-        };
-        let (file, bytes) = open().map_err(|error| Error::io("open for a peer", path, error))?;
-        self.files.write().insert(name.to_owned(), Arc::new(ExportedFile { file, bytes }));
+        let object = Object::open(path).map_err(|error| Error::io("open for a peer", path, error))?;
+        let bytes = object.len();
+        self.files.write().insert(name.to_owned(), Arc::new(object));
         Ok(bytes)
     }
 
-    /// The file exported as `name`, and its length when it was added.
-    pub fn file(&self, name: &str) -> Result<Arc<ExportedFile>> {
+    /// The file exported as `name`. No more of it is ever sent than it was long when it was added.
+    pub fn file(&self, name: &str) -> Result<Arc<Object>> {
         self.files
             .read()
             .get(name)
@@ -168,7 +158,7 @@ mod tests {
         other.add("b", &directory.path().join("b")).unwrap();
 
         let export = exports.find(&first.to_wire()).unwrap();
-        assert_eq!(export.file("a").unwrap().bytes, 5);
+        assert_eq!(export.file("a").unwrap().len(), 5);
         for name in
             ["b", "../b", "./a", "/etc/passwd", "a/../b", "", "a\0", &directory.path().join("a").to_string_lossy()]
         {

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ecotone_io::remote_files::RangedRead;
 use ecotone_types::{Duty, DutyObserver};
 use tracing::debug;
 
@@ -132,13 +133,13 @@ impl FileServer {
             Ok(file) if length <= MAX_RANGE_BYTES => file,
             _ => return stream.write_all(&answer(STATUS_REFUSED, 0)),
         };
-        let length = file.bytes.saturating_sub(offset).min(u64::from(length)) as u32;
+        let length = file.len().saturating_sub(offset).min(u64::from(length)) as u32;
         stream.write_all(&answer(STATUS_OK, length))?;
         let mut position = offset;
         let end = offset.saturating_add(u64::from(length));
         while position < end {
             let left = (end - position) as usize;
-            match rustix::fs::sendfile(&*stream, &file.file, Some(&mut position), left) {
+            match rustix::fs::sendfile(&*stream, file.file(), Some(&mut position), left) {
                 // The file is shorter than it was: the answer's length was a promise that cannot be
                 // kept.
                 Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{name} was cut"))),

@@ -21,7 +21,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ecotone_rocks_sys::filesystem::{RangedRead, RemoteFiles};
+use ecotone_io::remote_files::{RangedRead, RemoteFiles};
 use parking_lot::Mutex;
 
 use crate::file_client::{FileClient, Pending};

@@ -28,7 +28,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use ecotone_rocks_sys::mapped_file::reserves_for_certain;
+use ecotone_io::mapped_file::reserves_for_certain;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 

@@ -5,11 +5,10 @@
 //!   copies. [`mappings`]: reads through memory. [`watermark`], in a [file of two slots](slots): up
 //!   to where it is durable.
 //! - [`tail`]: what a crash left. `damage`: and what it did not.
-//! - [`sync_failure`]: the first sync that failed. [`tap`]: who follows every change of a file.
+//! - [`sync_failure`]: the first sync that failed.
 //!
 //! What must never be in here: RocksDB, which segments may go and when (that is the engine's
-//! garbage collection), a choice of policy. Of `rocks-sys` it takes files alone: direct and mapped
-//! reads, mapped appends, and the events of a tap.
+//! garbage collection), a choice of policy. Below it is `io` alone.
 
 mod collected;
 mod damage;
@@ -28,7 +27,6 @@ pub mod slots;
 pub mod stream;
 pub mod sync_failure;
 pub mod tail;
-pub mod tap;
 pub mod watermark;
 
 pub use error::{Error, Result};

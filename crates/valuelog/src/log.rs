@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use ecotone_rocks_sys::direct_reads::{self, DirectRead};
-use ecotone_rocks_sys::filesystem::TapEvent;
+use ecotone_io::direct_reads::{self, DirectRead};
+use ecotone_io::tap::TapEvent;
 use parking_lot::{Mutex, RwLock};
 
 use crate::damage;
@@ -32,9 +32,9 @@ use crate::segment::{self, InFlight, Segment};
 use crate::segment_header::SEGMENT_HEADER_BYTES;
 use crate::stream::Stream;
 use crate::sync_failure::SyncFailure;
-use crate::tap::{Tap, sync_opened_directory};
 use crate::watermark::{self, Watermark, WatermarkFile};
 use crate::{Error, Result};
+use ecotone_io::tap::{Tap, sync_opened_directory};
 
 /// The folder of the value log in a store's directory.
 pub const VALUES_DIRECTORY: &str = "values";
@@ -399,11 +399,12 @@ impl ValueLog {
         // Made before it is taken back.
         let made_to = *self.next_number.lock() - 1;
         if self.new_names.swap(false, Ordering::AcqRel) {
-            let synced = sync_opened_directory(&directories.values, &self.directory, &self.tap);
-            let own_name = |()| {
-                let store = self.directory.parent().unwrap_or(&self.directory);
-                sync_opened_directory(&directories.store, store, &self.tap)
+            let sync = |opened, directory| {
+                sync_opened_directory(opened, directory, &self.tap)
+                    .map_err(|error| Error::io("sync", directory, &error))
             };
+            let synced = sync(&directories.values, &*self.directory);
+            let own_name = |()| sync(&directories.store, self.directory.parent().unwrap_or(&self.directory));
             synced.and_then(own_name).map_err(|error| {
                 self.failure.set("value log sync", format!("the names of segments could not be synced: {error}"))
             })?;

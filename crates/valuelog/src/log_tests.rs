@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Barrier;
 
-use ecotone_rocks_sys::filesystem::{FileSystemHooks, WriteTap};
-use ecotone_rocks_sys::local_file::noting_missed;
+use ecotone_io::missed_reads::noting_missed;
+use ecotone_io::tap::WriteTap;
 
 use super::*;
 
@@ -253,8 +253,7 @@ fn of_those_that_sync_at_a_time_none_is_told_that_all_is_well_after_a_failure() 
             let (directory, recorded) = (tempfile::tempdir().unwrap(), Arc::<Mutex<Vec<String>>>::default());
             let reported = recorded.clone();
             let tap = Arc::new(TellsOnce { loses_names, ..TellsOnce::default() });
-            let hooks = FileSystemHooks { tap: Some(tap), ..FileSystemHooks::default() };
-            let log = ValueLog::open(directory.path(), 1 << 20, Tap::of(Some(&hooks))).unwrap();
+            let log = ValueLog::open(directory.path(), 1 << 20, Tap::new(tap)).unwrap();
             let log = log.with_failure(SyncFailure::reporting_to(Some(Box::new(move |_, detail| {
                 reported.lock().push(detail.to_owned())
             }))));

@@ -20,11 +20,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use ecotone_rocks_sys::direct_reads::{DirectFile, DirectRead, FileNumber};
-use ecotone_rocks_sys::filesystem::TapEvent;
-use ecotone_rocks_sys::local_file::note_missed;
-use ecotone_rocks_sys::mapped_file::MappedFile;
-use ecotone_rocks_sys::mapped_reads::MappedReads;
+use ecotone_io::direct_reads::{DirectFile, DirectRead, FileNumber};
+use ecotone_io::mapped_file::MappedFile;
+use ecotone_io::mapped_reads::MappedReads;
+use ecotone_io::missed_reads::note_missed;
+use ecotone_io::tap::{self, Tap, TapEvent};
 use parking_lot::{Mutex, RwLock};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
@@ -32,7 +32,6 @@ use crate::collected::CollectedAppends;
 use crate::descriptors::{Counted, Descriptors};
 use crate::pointer::SegmentNumber;
 use crate::segment_header::{self, HeaderError, SEGMENT_HEADER_BYTES};
-use crate::tap::Tap;
 use crate::{Error, Result};
 
 const SUFFIX: &str = ".segment";
@@ -159,7 +158,7 @@ impl Segment {
             .and_then(|()| file.write_all_at(&header, 0))
             .and_then(|()| tap.tell(TapEvent::Appended { path: &path, offset: 0, bytes: &header }));
         // It would be refused as damaged at the next open; nothing refers to it.
-        let remove = || std::fs::remove_file(&path).and_then(|()| tap.tell(TapEvent::Deleted { path: &path }));
+        let remove = || tap::remove_file(&path, tap);
         if let Err(error) = begun {
             let _ = remove();
             return Err(Error::io("write", &path, &error));
@@ -564,9 +563,7 @@ impl Segment {
         self.removed.store(true, Ordering::Release);
         // What is mapped keeps its space on the device.
         self.never_map();
-        let removed =
-            std::fs::remove_file(&self.path).and_then(|()| self.tap.tell(TapEvent::Deleted { path: &self.path }));
-        match removed {
+        match tap::remove_file(&self.path, &self.tap) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", &self.path, &error)),
             _ => Ok(()),
         }

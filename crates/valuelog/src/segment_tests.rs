@@ -1,4 +1,4 @@
-use ecotone_rocks_sys::filesystem::{FileSystemHooks, WriteTap};
+use ecotone_io::tap::WriteTap;
 
 use super::*;
 
@@ -134,8 +134,7 @@ impl WriteTap for Refuses {
 #[test]
 fn an_append_that_the_tap_refuses_leaves_no_trace() {
     let directory = tempfile::tempdir().unwrap();
-    let hooks = FileSystemHooks { tap: Some(Arc::new(Refuses::default())), ..FileSystemHooks::default() };
-    let tap = Tap::of(Some(&hooks));
+    let tap = Tap::new(Arc::new(Refuses::default()));
     let segment =
         Segment::create(directory.path(), SegmentNumber(1), None, 1 << 20, false, &Descriptors::default(), &tap)
             .unwrap();
@@ -171,8 +170,7 @@ fn relocated_values_are_in_the_file_once_it_is_synced_or_sealed_and_users_immedi
     for (level, ends) in [(None, false), (Some(1), false), (Some(1), true)] {
         let directory = tempfile::tempdir().unwrap();
         let counts = Arc::new(Counts::default());
-        let hooks = FileSystemHooks { tap: Some(counts.clone()), ..FileSystemHooks::default() };
-        let (tap, descriptors) = (Tap::of(Some(&hooks)), Descriptors::default());
+        let (tap, descriptors) = (Tap::new(counts.clone()), Descriptors::default());
         let segment =
             Segment::create(directory.path(), SegmentNumber(1), level, 1 << 20, false, &descriptors, &tap).unwrap();
         let in_file = || {
@@ -207,8 +205,7 @@ fn relocated_values_are_in_the_file_once_it_is_synced_or_sealed_and_users_immedi
 fn a_sync_fails_while_relocated_values_cannot_be_written_sealed_or_not() {
     for seals in [false, true] {
         let directory = tempfile::tempdir().unwrap();
-        let hooks = FileSystemHooks { tap: Some(Arc::new(Refuses::default())), ..FileSystemHooks::default() };
-        let (tap, descriptors) = (Tap::of(Some(&hooks)), Descriptors::default());
+        let (tap, descriptors) = (Tap::new(Arc::new(Refuses::default())), Descriptors::default());
         let segment =
             Segment::create(directory.path(), SegmentNumber(1), Some(1), 1 << 20, false, &descriptors, &tap).unwrap();
         if segment.append(&[b"one"]).is_err() {

@@ -19,10 +19,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use ecotone_rocks_sys::filesystem::TapEvent;
+use ecotone_io::tap::TapEvent;
 
-use crate::tap::{Tap, sync_directory};
 use crate::{Error, Result};
+use ecotone_io::tap::{Tap, sync_directory};
 
 /// Apart by a sector.
 const SLOT_DISTANCE: u64 = 512;
@@ -94,7 +94,9 @@ impl<const PAYLOAD: usize> SlotFile<PAYLOAD> {
         });
         synced.map_err(|error| Error::io("sync", &self.path, &error))?;
         if !self.name_is_synced {
-            self.path.parent().map_or(Ok(()), |directory| sync_directory(directory, &self.tap))?;
+            if let Some(directory) = self.path.parent() {
+                sync_directory(directory, &self.tap).map_err(|error| Error::io("sync", directory, &error))?;
+            }
             self.name_is_synced = true;
         }
         Ok(())

@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
     use crate::descriptors::Descriptors;
-    use crate::tap::Tap;
+    use ecotone_io::tap::Tap;
 
     #[test]
     fn nothing_is_taken_immediately_while_another_append_takes_its_time() {

@@ -17,14 +17,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use ecotone_rocks_sys::filesystem::TapEvent;
+use ecotone_io::tap::TapEvent;
 
 use crate::record::{self, RecordError};
 use crate::segment::{self, is_zero};
 use crate::segment_header::SEGMENT_HEADER_BYTES;
-use crate::tap::Tap;
 use crate::watermark;
 use crate::{Error, Result};
+use ecotone_io::tap::Tap;
 
 /// Space is reserved in pages. No machine has smaller ones.
 const PAGE_BYTES: u64 = 4096;

@@ -18,7 +18,7 @@ use std::path::Path;
 use crate::Result;
 use crate::pointer::SegmentNumber;
 use crate::slots::{self, SlotFile};
-use crate::tap::Tap;
+use ecotone_io::tap::Tap;
 
 /// The file's name, beside the segments.
 pub const WATERMARK_FILE: &str = "WATERMARK";
@@ -111,7 +111,7 @@ fn decode(payload: &[u8; PAYLOAD_BYTES]) -> Option<Watermark> {
 mod tests {
     use std::sync::Arc;
 
-    use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
+    use ecotone_io::tap::{TapEvent, WriteTap};
     use parking_lot::Mutex;
 
     use super::*;
@@ -172,7 +172,7 @@ mod tests {
     fn it_is_on_the_device_once_for_each_segment() {
         let directory = tempfile::tempdir().unwrap();
         let syncs = Arc::<Syncs>::default();
-        let tap = Tap::of(Some(&FileSystemHooks { tap: Some(syncs.clone()), ..FileSystemHooks::default() }));
+        let tap = Tap::new(syncs.clone());
         for opened in 1..3 {
             let mut file = WatermarkFile::open(directory.path(), &tap).unwrap();
             for segment in 3 * opened..3 * opened + 3 {

@@ -104,7 +104,8 @@ impl DuplicateFigures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ecotone_engine::{CountedLevel, DedupProperties, DuplicateCensus};
+    use ecotone_engine::DedupProperties;
+    use ecotone_inspect::{CountedLevel, DuplicateCensus};
 
     fn counted(estimate: Option<DedupProperties>, shadowed_keys: u64) -> CountedDuplicates {
         let level = CountedLevel { entries: 1_000, shadowed_keys, shadowed_bytes: shadowed_keys * 100 };

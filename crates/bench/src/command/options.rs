@@ -7,7 +7,7 @@ use ecotone_energy::cores::{MAX_CORES, MIN_CORE_SPEED};
 use serde::{Deserialize, Serialize};
 
 use crate::target::resp::{ServerOptions, check_workload};
-use crate::target::{StoreSettings, TargetKind};
+use crate::target::{TargetKind, TargetSettings};
 use crate::workload::{Preload, WorkloadOptions};
 use crate::{Error, Result};
 
@@ -35,7 +35,7 @@ pub struct BenchOptions {
     /// Use the store in `dir` as it is instead of filling an empty one.
     pub use_existing: bool,
     /// How the store is opened.
-    pub store: StoreSettings,
+    pub store: TargetSettings,
     /// How long to wait, after the measured part, until compactions and GC have ended. Default 600,
     /// range 0 to 86 400.
     pub settle_seconds: f64,
@@ -52,7 +52,7 @@ impl Default for BenchOptions {
             server: None,
             dir: None,
             use_existing: false,
-            store: StoreSettings::default(),
+            store: TargetSettings::default(),
             settle_seconds: 600.0,
             cores: None,
         }
@@ -117,7 +117,7 @@ impl BenchOptions {
         match self {
             Self { dir: Some(_), .. } => not_ours("dir"),
             Self { cores: Some(_), .. } => not_ours("cores"),
-            Self { store, .. } if *store != StoreSettings::for_target(TargetKind::Resp, store.profile, None) => {
+            Self { store, .. } if *store != TargetSettings::for_target(TargetKind::Resp, store.profile, None) => {
                 not_ours("what is set of the store")
             }
             _ => Ok(()),
@@ -129,10 +129,10 @@ impl BenchOptions {
     /// mark separates any.
     pub fn of_baseline(&self, baseline: TargetKind) -> Self {
         let separation = self.store.separation_min_bytes.filter(|_| baseline != TargetKind::Rocksdb);
-        let sizes = StoreSettings::for_target(baseline, self.store.profile, separation);
+        let sizes = TargetSettings::for_target(baseline, self.store.profile, separation);
         Self {
             target: baseline,
-            store: StoreSettings {
+            store: TargetSettings {
                 durability: self.store.durability,
                 memory_limit_bytes: self.store.memory_limit_bytes,
                 blob_gc_age_cutoff: self.store.blob_gc_age_cutoff,

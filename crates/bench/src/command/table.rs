@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::{BenchReport, Comparison, Ratios};
-use crate::target::StoreSettings;
+use crate::target::TargetSettings;
 
 /// One run as lines of text.
 pub fn report_table(report: &BenchReport) -> String {
@@ -131,7 +131,7 @@ pub fn comparison_table(comparison: &Comparison) -> String {
 }
 
 /// Where values lie, and the sizes that follow from it.
-fn layout(store: &StoreSettings) -> String {
+fn layout(store: &TargetSettings) -> String {
     let values = store
         .separation_min_bytes
         .map_or("with their keys".to_owned(), |from| format!("of {from} B or more separated"));

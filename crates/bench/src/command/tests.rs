@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::*;
 use crate::driver::Phase;
-use crate::target::{Compression, DedupKind, DedupSettings, Profile, StoreSettings, TargetKind};
+use crate::target::{Compression, DedupKind, DedupSettings, Profile, TargetKind, TargetSettings};
 use crate::workload::{Preload, Workload, WorkloadOptions};
 use crate::{Error, Result};
 
@@ -18,7 +18,7 @@ fn tiny(workload: Workload, target: TargetKind) -> BenchOptions {
             ..WorkloadOptions::default()
         },
         target,
-        store: StoreSettings::for_target(target, Profile::Default, None),
+        store: TargetSettings::for_target(target, Profile::Default, None),
         ..BenchOptions::default()
     }
 }
@@ -189,7 +189,7 @@ fn options_that_make_no_sense_are_refused_before_anything_is_written() {
 
     assert!(!dir.exists());
 
-    let options = BenchOptions { store: StoreSettings { memtable_bytes: 1, ..StoreSettings::default() }, ..tiny() };
+    let options = BenchOptions { store: TargetSettings { memtable_bytes: 1, ..TargetSettings::default() }, ..tiny() };
     let reason = run(&options).unwrap_err().to_string();
     assert!(reason.contains("memtable_bytes"), "{reason}");
 
@@ -334,15 +334,15 @@ fn medians_leave_out_the_outliers() {
 fn a_store_is_opened_with_the_sizes_of_its_profile_and_layout() {
     for profile in Profile::ALL {
         let opened = |kind, separated| {
-            let settings = StoreSettings::for_target(kind, profile, separated);
-            format!("{:?}", settings.store_options().unwrap())
+            let settings = TargetSettings::for_target(kind, profile, separated);
+            settings.store_options().unwrap()
         };
-        let options = format!("{:?}", profile.options());
+        let options = profile.settings();
         assert_eq!(opened(TargetKind::Engine, None), options);
         assert_eq!(opened(TargetKind::Rocksdb, Some(500)), options);
-        assert_eq!(opened(TargetKind::Engine, Some(500)), format!("{:?}", profile.options().with_separation(500)));
-        let blobs = StoreSettings::for_target(TargetKind::RocksdbBlob, profile, Some(500)).store_options().unwrap();
-        let plain = profile.options();
+        assert_eq!(opened(TargetKind::Engine, Some(500)), profile.settings().with_separation(500));
+        let blobs = TargetSettings::for_target(TargetKind::RocksdbBlob, profile, Some(500)).store_options().unwrap();
+        let plain = profile.settings();
         assert_eq!((blobs.memtable_bytes, blobs.memtable_count), (plain.memtable_bytes, plain.memtable_count));
     }
 }
@@ -351,7 +351,7 @@ fn a_store_is_opened_with_the_sizes_of_its_profile_and_layout() {
 fn a_mark_has_the_sizes_that_suit_it_and_all_else_of_ours() {
     let mut ours = tiny(Workload::Updates, TargetKind::Engine);
     ours.store =
-        StoreSettings { memory_limit_bytes: Some(1 << 30), ..StoreSettings::of_profile(Profile::Default, Some(500)) };
+        TargetSettings { memory_limit_bytes: Some(1 << 30), ..TargetSettings::of_profile(Profile::Default, Some(500)) };
     ours.store.blob_gc_force_threshold = 0.5;
     ours.cores = Some(0.5);
     let plain = ours.of_baseline(TargetKind::Rocksdb);
@@ -366,7 +366,7 @@ fn a_mark_has_the_sizes_that_suit_it_and_all_else_of_ours() {
         ours.validate_comparison(&mark, 1).unwrap();
     }
     let unsaid = tiny(Workload::Updates, TargetKind::Engine).of_baseline(TargetKind::RocksdbBlob);
-    assert_eq!(unsaid.store.separation_min_bytes, Some(StoreSettings::MIN_BLOB_BYTES));
+    assert_eq!(unsaid.store.separation_min_bytes, Some(TargetSettings::MIN_BLOB_BYTES));
 }
 
 /// Every key is updated ten times in a small store, so that most of what was written is garbage.
@@ -375,13 +375,13 @@ fn updates(target: TargetKind) -> BenchOptions {
     options.workload.value_bytes = 1_000;
     options.workload.keys = 20_000;
     options.workload.ops = Some(200_000);
-    options.store = StoreSettings {
+    options.store = TargetSettings {
         memtable_bytes: 1 << 20,
         level_base_bytes: 4 << 20,
         target_file_bytes: 1 << 20,
         compression: Compression::None,
         blob_gc_force_threshold: 0.5,
-        ..StoreSettings::for_target(target, Profile::Default, (target != TargetKind::Rocksdb).then_some(100))
+        ..TargetSettings::for_target(target, Profile::Default, (target != TargetKind::Rocksdb).then_some(100))
     };
     options
 }
@@ -446,7 +446,7 @@ fn a_store_that_began_empty_has_no_highest_ratio_but_one_at_the_end() {
 fn options_survive_their_json() {
     let options = BenchOptions {
         dir: Some("/somewhere".into()),
-        store: StoreSettings { memory_limit_bytes: Some(1 << 30), ..StoreSettings::default() },
+        store: TargetSettings { memory_limit_bytes: Some(1 << 30), ..TargetSettings::default() },
         ..tiny(Workload::MixGraph, TargetKind::Rocksdb)
     };
     let json = serde_json::to_string(&options).unwrap();
@@ -489,7 +489,7 @@ fn what_counting_and_merging_duplicates_did_is_reported_whichever_way() {
 fn updates_at_rest(separation: Option<u32>) -> BenchOptions {
     let mut options = tiny(Workload::Updates, TargetKind::Engine);
     options.workload.ops = Some(20_000);
-    options.store = StoreSettings::for_target(TargetKind::Engine, Profile::Default, separation);
+    options.store = TargetSettings::for_target(TargetKind::Engine, Profile::Default, separation);
     options.store.memtable_bytes = 64 << 10;
     options.store.options =
         ["l0_compaction_trigger=1000", "l0_slowdown_trigger=1000", "l0_stop_trigger=1000"].map(str::to_owned).to_vec();

@@ -145,7 +145,7 @@ fn notes(reports: &[BenchReport]) -> String {
 mod tests {
     use super::*;
     use crate::command::{BenchOptions, run_bench};
-    use crate::target::{Profile, StoreSettings, TargetKind};
+    use crate::target::{Profile, TargetKind, TargetSettings};
     use crate::workload::{Workload, WorkloadOptions};
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
                     rate_ops_per_s: Some(2_000.0),
                     ..WorkloadOptions::default()
                 };
-                let store = StoreSettings::for_target(target, Profile::Default, None);
+                let store = TargetSettings::for_target(target, Profile::Default, None);
                 run_bench(&BenchOptions { workload, target, store, ..BenchOptions::default() }, |_| {}).unwrap()
             })
             .collect();

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ecotone_engine::{DedupMode, DedupOptions, DedupProperties, DuplicateCensus, ExtensionThreshold};
+use ecotone_engine::{DedupMode, DedupOptions, DedupProperties, ExtensionThreshold};
+use ecotone_inspect::DuplicateCensus;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::Measured;

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use ecotone_energy::cores::Unbound;
 use ecotone_energy::{EnergyMeter, PowerModel, ThreadDuties};
 use ecotone_engine::{Direction, OpenMode, Store};
+use ecotone_inspect::count_duplicates;
 use ecotone_types::Duty;
 
 use super::settle::{check_empty, until_idle};
-use super::{CountedDuplicates, DedupWork, GcWork, StoreSettings, Target, TargetKind};
+use super::{CountedDuplicates, DedupWork, GcWork, Target, TargetKind, TargetSettings};
 use crate::measure::{Measured, ProcessUsage};
 use crate::{Error, Result};
 
@@ -54,21 +55,21 @@ impl std::fmt::Debug for Meter {
 impl EngineTarget {
     /// Opens a store of its own in `directory`: an empty or missing one, or with `existing` one
     /// that holds a store.
-    pub fn open(directory: &Path, existing: bool, settings: &StoreSettings) -> Result<Self> {
+    pub fn open(directory: &Path, existing: bool, settings: &TargetSettings) -> Result<Self> {
         if !existing {
             check_empty(directory)?;
         }
         let mode = if existing { OpenMode::Open } else { OpenMode::Create };
-        let mut options = settings.store_options()?;
+        let mut builder = Store::builder(directory).mode(mode).settings(settings.store_options()?);
         // Nothing is metered where nobody asks for it.
         let meter = match (settings.separation_min_bytes, &settings.dedup) {
             (None, None) => Err("the store separates no values".into()),
             _ => meter(),
         };
         if let Ok(Meter(meter)) = &meter {
-            options.duties = Some(Arc::new(ThreadDuties::new(Arc::clone(meter), Arc::new(Unbound))));
+            builder = builder.duties(Arc::new(ThreadDuties::new(Arc::clone(meter), Arc::new(Unbound))));
         }
-        let store = Store::open(directory, mode, options).map_err(failed("open"))?;
+        let store = builder.open().map_err(failed("open"))?;
         Ok(Self { store: Arc::new(store), meter, asks_duplicates: settings.dedup.is_some() })
     }
 
@@ -174,7 +175,7 @@ impl Target for EngineTarget {
             }
         };
         let before = ProcessUsage::now().cpu_seconds;
-        let truth = self.store.count_duplicates().map_err(failed("count duplicates"))?;
+        let truth = count_duplicates(&self.store).map_err(failed("count duplicates"))?;
         Ok(Some(CountedDuplicates { estimate, truth, cpu_seconds: ProcessUsage::now().cpu_seconds - before }))
     }
 

@@ -1,7 +1,7 @@
 //! What a workload runs against.
 //!
-//! Stores are opened with one kind of [`StoreSettings`], turned into one
-//! `ecotone_engine::StoreOptions`; the bare ones map these to RocksDB's options as the engine does,
+//! Stores are opened with one kind of [`TargetSettings`], turned into one
+//! `ecotone_engine::StoreSettings`; the bare ones map these to RocksDB's options as the engine does,
 //! and a test compares what RocksDB then wrote down as its options. A server ([`resp`]) was opened
 //! by somebody else.
 //!
@@ -19,7 +19,7 @@ pub use dedup::{CountedDuplicates, DedupKind, DedupSettings, DedupWork};
 pub use ecotone_engine::{Compression, Durability, Profile};
 pub use engine::EngineTarget;
 pub use rocksdb::RocksdbTarget;
-pub use settings::{StoreSettings, TargetKind};
+pub use settings::{TargetKind, TargetSettings};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -169,7 +169,7 @@ pub const STALL_SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 ///
 /// [`Error::Options`](crate::Error::Options) if the settings do not suit `kind`; else what the
 /// store or the file system said.
-pub fn open(kind: TargetKind, directory: &Path, existing: bool, settings: &StoreSettings) -> Result<Arc<dyn Target>> {
+pub fn open(kind: TargetKind, directory: &Path, existing: bool, settings: &TargetSettings) -> Result<Arc<dyn Target>> {
     settings.validate_for(kind)?;
     Ok(match kind {
         TargetKind::Engine => Arc::new(EngineTarget::open(directory, existing, settings)?),

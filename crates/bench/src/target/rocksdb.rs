@@ -16,7 +16,7 @@ use rust_rocksdb::statistics::Ticker;
 use rust_rocksdb::{DB, FlushOptions, Options, ReadOptions, WriteOptions, properties};
 
 use super::settle::{check_empty, until_idle};
-use super::{Durability, GcWork, StoreSettings, Target, TargetKind};
+use super::{Durability, GcWork, Target, TargetKind, TargetSettings};
 use crate::measure::StallClock;
 use crate::{Error, Result};
 use family::Family;
@@ -49,7 +49,7 @@ impl std::fmt::Debug for RocksdbTarget {
 impl RocksdbTarget {
     /// Opens a database in `directory`: an empty or missing one, or with `existing` one that a
     /// target like this wrote. With BlobDB where the settings separate values.
-    pub fn open(directory: &Path, existing: bool, settings: &StoreSettings) -> Result<Self> {
+    pub fn open(directory: &Path, existing: bool, settings: &TargetSettings) -> Result<Self> {
         if !existing {
             check_empty(directory)?;
         }

@@ -1,8 +1,6 @@
 //! How the targets are opened: the one table.
 
-use ecotone_engine::{
-    Compression, DEFAULT_SEPARATION_BYTES, Durability, MemoryLimit, Profile, Separation, StoreOptions,
-};
+use ecotone_engine::{Compression, DEFAULT_SEPARATION_BYTES, Durability, Profile, Separation, StoreSettings};
 use ecotone_server::set_store_option;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +42,7 @@ impl TargetKind {
         match self {
             TargetKind::Engine => Some(DEFAULT_SEPARATION_BYTES),
             TargetKind::Rocksdb | TargetKind::Resp => None,
-            TargetKind::RocksdbBlob => Some(StoreSettings::MIN_BLOB_BYTES),
+            TargetKind::RocksdbBlob => Some(TargetSettings::MIN_BLOB_BYTES),
         }
     }
 }
@@ -66,11 +64,11 @@ impl std::str::FromStr for TargetKind {
     }
 }
 
-/// What a benchmark may change of a store. Defaults and ranges are those of [`StoreOptions`]; what
+/// What a benchmark may change of a store. Defaults and ranges are those of [`StoreSettings`]; what
 /// is not named here is as the profile has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct StoreSettings {
+pub struct TargetSettings {
     /// Where all that is not named here comes from. Default `default`.
     pub profile: Profile,
     /// When a write is acknowledged. Default `everysec`.
@@ -125,17 +123,17 @@ const NAMED_OPTIONS: [(&str, &str); 6] = [
     ("dedup_threshold", "threshold"),
 ];
 
-impl Default for StoreSettings {
+impl Default for TargetSettings {
     fn default() -> Self {
-        Self::of(Profile::default(), &StoreOptions::default())
+        Self::of(Profile::default(), &StoreSettings::default())
     }
 }
 
-impl StoreSettings {
+impl TargetSettings {
     /// Those of a profile, for a store that separates values of at least `min_bytes` or for one
     /// that separates none.
     pub fn of_profile(profile: Profile, min_bytes: Option<u32>) -> Self {
-        let options = profile.options();
+        let options = profile.settings();
         Self::of(
             profile,
             &match min_bytes {
@@ -148,12 +146,12 @@ impl StoreSettings {
     /// What `kind` is opened with where values of at least `separation_min_bytes` are to be
     /// separated: each target with the sizes of the profile that suit its layout.
     ///
-    /// - `engine`: as [`StoreSettings::of_profile`].
+    /// - `engine`: as [`TargetSettings::of_profile`].
     /// - `rocksdb` keeps all values with their keys, so that what is asked for changes nothing.
     /// - `rocksdb-blob`: its tables hold keys and references, as those of the engine, and get the
     ///   same sizes. Its memtables hold the values until they are flushed, so they stay as large
     ///   and as many as without separation. Unless asked for otherwise, values of
-    ///   [`StoreSettings::MIN_BLOB_BYTES`] are separated.
+    ///   [`TargetSettings::MIN_BLOB_BYTES`] are separated.
     pub fn for_target(kind: TargetKind, profile: Profile, separation_min_bytes: Option<u32>) -> Self {
         let plain = Self::of_profile(profile, None);
         match kind {
@@ -203,11 +201,11 @@ impl StoreSettings {
         self.store_options().map(drop)
     }
 
-    fn of(profile: Profile, options: &StoreOptions) -> Self {
+    fn of(profile: Profile, options: &StoreSettings) -> Self {
         Self {
             profile,
             durability: Durability::default(),
-            memory_limit_bytes: options.memory.as_ref().map(MemoryLimit::limit_bytes),
+            memory_limit_bytes: options.memory_limit_bytes,
             memtable_bytes: options.memtable_bytes,
             memtable_count: options.memtable_count,
             level_base_bytes: options.level_base_bytes,
@@ -230,10 +228,10 @@ impl StoreSettings {
     /// # Errors
     ///
     /// [`Error::Options`] names what does not fit together, or what is no option.
-    pub fn store_options(&self) -> Result<StoreOptions> {
-        let mut options = StoreOptions {
+    pub fn store_options(&self) -> Result<StoreSettings> {
+        let mut options = StoreSettings {
             durability: self.durability,
-            memory: self.memory_limit_bytes.map(MemoryLimit::new),
+            memory_limit_bytes: self.memory_limit_bytes,
             memtable_bytes: self.memtable_bytes,
             memtable_count: self.memtable_count,
             level_base_bytes: self.level_base_bytes,
@@ -244,7 +242,7 @@ impl StoreSettings {
             compression: self.compression,
             bloom_bits_per_key: self.bloom_bits_per_key,
             separation: self.separation_min_bytes.map(Separation::from_bytes),
-            ..self.profile.options()
+            ..self.profile.settings()
         };
         for (index, assignment) in self.options.iter().enumerate() {
             let name = |assignment: &str| assignment.split('=').next().unwrap_or_default().to_owned();

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use super::*;
 
-fn small() -> StoreSettings {
+fn small() -> TargetSettings {
     small_for(TargetKind::Engine)
 }
 
-fn small_for(kind: TargetKind) -> StoreSettings {
-    StoreSettings {
+fn small_for(kind: TargetKind) -> TargetSettings {
+    TargetSettings {
         memtable_bytes: 64 << 10,
         level_base_bytes: 1 << 20,
         target_file_bytes: 64 << 10,
-        ..StoreSettings::for_target(kind, Profile::Default, None)
+        ..TargetSettings::for_target(kind, Profile::Default, None)
     }
 }
 
@@ -30,7 +30,7 @@ fn all_targets_answer_alike() {
     for kind in TargetKind::ALL {
         for durability in Durability::ALL {
             let directory = tempfile::tempdir().unwrap();
-            let settings = StoreSettings { durability, ..small_for(kind) };
+            let settings = TargetSettings { durability, ..small_for(kind) };
             let target = open(kind, directory.path(), false, &settings).unwrap();
             assert_eq!(target.name(), kind.name());
             for number in (0..100).step_by(2) {
@@ -130,8 +130,8 @@ fn written_options(directory: &Path) -> BTreeMap<String, String> {
 #[test]
 fn rocksdb_wrote_down_the_same_options_for_our_store_and_the_bare_one() {
     let settings = [
-        StoreSettings::default(),
-        StoreSettings {
+        TargetSettings::default(),
+        TargetSettings {
             memory_limit_bytes: Some(64 << 20),
             max_subcompactions: 3,
             background_flushes: 2,
@@ -140,8 +140,8 @@ fn rocksdb_wrote_down_the_same_options_for_our_store_and_the_bare_one() {
             bloom_bits_per_key: 0,
             ..small()
         },
-        StoreSettings { compression: Compression::None, durability: Durability::Always, ..StoreSettings::default() },
-        StoreSettings::of_profile(Profile::SmallDevice, None),
+        TargetSettings { compression: Compression::None, durability: Durability::Always, ..TargetSettings::default() },
+        TargetSettings::of_profile(Profile::SmallDevice, None),
     ];
     for settings in settings {
         let [ours, bare] = [TargetKind::Engine, TargetKind::Rocksdb].map(|kind| {
@@ -179,18 +179,18 @@ fn rocksdb_wrote_down_the_same_options_for_our_store_and_the_bare_one() {
 
 #[test]
 fn blobdb_differs_from_the_bare_target_in_its_own_options_only() {
-    let of = |kind, settings: &StoreSettings| {
+    let of = |kind, settings: &TargetSettings| {
         let directory = tempfile::tempdir().unwrap();
         drop(open(kind, directory.path(), false, settings).unwrap());
         written_options(directory.path())
     };
-    let settings = StoreSettings {
+    let settings = TargetSettings {
         blob_gc_age_cutoff: 0.5,
         blob_gc_force_threshold: 0.75,
-        ..StoreSettings::for_target(TargetKind::RocksdbBlob, Profile::Default, Some(200))
+        ..TargetSettings::for_target(TargetKind::RocksdbBlob, Profile::Default, Some(200))
     };
     let blobs = of(TargetKind::RocksdbBlob, &settings);
-    let bare = of(TargetKind::Rocksdb, &StoreSettings { separation_min_bytes: None, ..settings });
+    let bare = of(TargetKind::Rocksdb, &TargetSettings { separation_min_bytes: None, ..settings });
     let differing: BTreeMap<&str, &str> = blobs
         .iter()
         .filter(|(name, value)| bare.get(*name) != Some(value))

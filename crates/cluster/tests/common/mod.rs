@@ -5,6 +5,8 @@
 #[path = "../../../engine/tests/common/contents.rs"] // one copy for both crates
 mod contents;
 pub mod files;
+#[path = "../../../engine/tests/common/merging.rs"]
+pub mod merging;
 pub mod spoiler;
 pub mod watched_offload;
 pub mod wire;
@@ -18,7 +20,7 @@ use ecotone_cluster::steps::{Step, StepObserver};
 use ecotone_cluster::{Federation, JobEnded, JobObserver, JobOutcome, Limits, LoadSource, LocalLoad, Options};
 use ecotone_energy::cores::Unbound;
 use ecotone_energy::{EnergyMeter, PowerModel, ThreadDuties};
-use ecotone_engine::{CompactionFinished, LocalSlots, OpenMode, Store, StoreEvents, StoreOptions};
+use ecotone_engine::{CompactionFinished, LocalSlots, OpenMode, Store, StoreEvents, StoreSettings};
 use ecotone_policy::machine::{ModelParameters, Parameters};
 use ecotone_policy::policy::PolicyName;
 use ecotone_types::ServerId;
@@ -222,8 +224,8 @@ impl StoreEvents for Events {
 }
 
 /// A small store whose compactions are many, and several at a time.
-pub fn small() -> StoreOptions {
-    StoreOptions { l0_compaction_trigger: 2, background_compactions: 4, ..contents::small() }
+pub fn small() -> StoreSettings {
+    StoreSettings { l0_compaction_trigger: 2, background_compactions: 4, ..contents::small() }
 }
 
 /// A store at `path`, offloading through a federation of `options`. `notify` is called for each job
@@ -231,24 +233,23 @@ pub fn small() -> StoreOptions {
 pub fn open(
     path: &Path,
     options: Options,
-    mut store_options: StoreOptions,
+    settings: StoreSettings,
     observer: Arc<dyn JobObserver>,
     notify: impl Fn(OffloadEvent) + Send + Sync + 'static,
 ) -> (Arc<Store>, Arc<Federation>) {
     let slots = options.limits.fallback_slots;
     let federation = Arc::new(Federation::start(options, duties(), observer).unwrap());
     let events = Arc::new(Events(OnceLock::from(Arc::downgrade(&federation))));
-    store_options.offload = Some(Arc::new(Watched::new(federation.offload(), notify)));
-    store_options.local_slots = Some(LocalSlots::new(slots));
-    store_options.events = Some(events);
-    let store = Arc::new(Store::open(path, OpenMode::CreateOrOpen, store_options).unwrap());
+    let offload = Arc::new(Watched::new(federation.offload(), notify));
+    let builder = Store::builder(path).settings(settings).offload(offload);
+    let store = Arc::new(builder.local_slots(LocalSlots::new(slots)).events(events).open().unwrap());
     federation.set_load_source(Arc::new(FixedLoad(SLOW)));
     federation.load_measured();
     (store, federation)
 }
 
 impl Owner {
-    pub fn start(change: impl FnOnce(&mut Options, &mut StoreOptions)) -> Owner {
+    pub fn start(change: impl FnOnce(&mut Options, &mut StoreSettings)) -> Owner {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("store");
         let worker_directory = directory.path().join("worker");
@@ -258,7 +259,7 @@ impl Owner {
     pub fn start_at(
         path: PathBuf,
         worker_directory: &Path,
-        change: impl FnOnce(&mut Options, &mut StoreOptions),
+        change: impl FnOnce(&mut Options, &mut StoreSettings),
     ) -> Owner {
         let (mut options, mut store_options) = (options("owner", worker_directory), small());
         change(&mut options, &mut store_options);

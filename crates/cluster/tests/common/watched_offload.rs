@@ -69,10 +69,6 @@ impl<F: Fn(OffloadEvent) + Send + Sync> CompactionOffload for Watched<F> {
         self.offload.cancel_all();
     }
 
-    fn installed(&self, job: u64, ok: bool) {
-        self.offload.installed(job, ok);
-    }
-
     fn local_finished(&self, job: u64) {
         self.offload.local_finished(job);
     }

@@ -4,12 +4,15 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
 mod client;
+mod clock;
 #[path = "../common/mod.rs"]
 mod common;
 mod copies;
 mod families;
 mod flush;
 mod passing;
+#[path = "../../../engine/tests/common/random.rs"]
+mod random;
 mod vast;
 mod windows;
 
@@ -137,8 +140,7 @@ fn is_sound(folder: &Path) {
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
 }
 
-#[test]
-fn nothing_that_was_acknowledged_is_lost_by_a_kill_in_any_durability() {
+fn nothing_is_lost() {
     for durability in ["none", "everysec", "always"] {
         let folder = tempfile::tempdir().unwrap();
         let more =
@@ -158,6 +160,12 @@ fn nothing_that_was_acknowledged_is_lost_by_a_kill_in_any_durability() {
         }
         is_sound(folder.path());
     }
+}
+
+#[test]
+fn nothing_that_was_acknowledged_is_lost_by_a_kill_in_any_durability() {
+    // What is written in which order is left to the threads.
+    random::with_seeds(1, |_| nothing_is_lost());
 }
 
 #[test]

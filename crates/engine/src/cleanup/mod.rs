@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ecotone_rocks_sys::tables::{family_tables, memtable_entries};
+use ecotone_rocks::tables::{family_tables, memtable_entries};
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::{BottommostLevelCompaction, CompactOptions, DB, FlushOptions, properties};
 
@@ -177,7 +177,7 @@ impl Thread {
             return Ok(Done::Later);
         }
         let family = self.components.family;
-        let failed = |error: ecotone_rocks_sys::Error| Error::Rocks { detail: error.to_string() };
+        let failed = |error: ecotone_rocks::Error| Error::Rocks { detail: error.to_string() };
         let entries = db.property_int_value_cf(&family, properties::NUM_ENTRIES_ACTIVE_MEM_TABLE);
         let memtable = Memtable {
             entries: entries.map_err(|error| Error::from_rocks(&error))?.unwrap_or(0),

@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 
-use ecotone_rocks_sys::tables::FamilyTable;
+use ecotone_rocks::tables::FamilyTable;
 
 use super::skipped::SkippedRange;
 

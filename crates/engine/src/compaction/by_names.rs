@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use ecotone_policy::dedup::plan::{Merge, Table};
-use ecotone_rocks_sys::tables::FamilyTable;
+use ecotone_rocks::tables::FamilyTable;
 use ecotone_types::units::Bytes;
 use rust_rocksdb::compaction::CompactionOptions;
 use rust_rocksdb::event_listener::OwnedCompactionJobInfo;
@@ -68,16 +68,17 @@ mod tests {
 
     use ecotone_policy::dedup::estimate::freed_at_bottom;
     use ecotone_policy::dedup::plan::closure;
+    use ecotone_policy::dedup::sketches::KeySketches;
     use ecotone_policy::gc::GcParameters;
-    use ecotone_rocks_sys::tables::family_tables;
+    use ecotone_rocks::tables::family_tables;
 
     use super::*;
     use crate::compaction::internal::InternalCompactions;
     use crate::compaction::table_changes::TableChanges;
     use crate::dedup::DedupState;
-    use crate::dedup::sample_registry::{SampleRegistry, max_samples, sketch};
+    use crate::dedup::sample_registry::{SampleRegistry, max_samples};
     use crate::dedup::{DedupMode, DedupOptions, ExtensionThreshold};
-    use crate::{Compression, OpenMode, Separation, Store, StoreOptions};
+    use crate::{Compression, OpenMode, Separation, Store, StoreSettings};
 
     fn settled(store: &Store) -> Vec<Table> {
         loop {
@@ -93,7 +94,7 @@ mod tests {
     #[test]
     fn what_is_compacted_by_names_is_looked_at_unless_it_merges_duplicates() {
         let directory = tempfile::tempdir().unwrap();
-        let store = Store::open(&directory.path().join("store"), OpenMode::Create, StoreOptions::default()).unwrap();
+        let store = Store::open(&directory.path().join("store"), OpenMode::Create, StoreSettings::default()).unwrap();
         let shared = Arc::<DedupState>::default();
         let internal = InternalCompactions::idle();
         internal.set_table_changes(Arc::new(TableChanges::new(vec![shared.clone()])));
@@ -116,11 +117,11 @@ mod tests {
     #[test]
     fn a_merge_copies_no_values_though_its_tables_name_the_candidate_set() {
         let directory = tempfile::tempdir().unwrap();
-        let options = StoreOptions {
+        let options = StoreSettings {
             separation: Some(Separation { min_bytes: 50, segment_bytes: 1 << 20 }),
             // Nobody else chooses a candidate set.
             gc: GcParameters { min_garbage_bytes: Bytes(1 << 50), ..GcParameters::default() },
-            ..StoreOptions::default()
+            ..StoreSettings::default()
         };
         let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
         (0..1000_u32).for_each(|key| store.put(&key.to_be_bytes(), &[7; 100]).unwrap());
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn rocksdb_frees_with_a_deletion_what_it_deletes_as_foretold() {
         let directory = tempfile::tempdir().unwrap();
-        let options = StoreOptions {
+        let options = StoreSettings {
             dynamic_levels: false,
             l0_compaction_trigger: 2,
             dedup: DedupOptions {
@@ -152,7 +153,7 @@ mod tests {
                 threshold: ExtensionThreshold::Off,
                 ..DedupOptions::default()
             },
-            ..StoreOptions::default()
+            ..StoreSettings::default()
         };
         let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
         let keys = 0..120_000_u32;
@@ -186,7 +187,7 @@ mod tests {
         let known = SampleRegistry::new(max_samples(None), None);
         let (_, known) = known.look(&store.db, &store.family).unwrap();
         let inputs = tables.iter().filter(|table| merge.inputs.contains(&table.number));
-        let sketches: Vec<_> = inputs.map(|table| sketch(&known, table)).collect();
+        let sketches: Vec<_> = inputs.map(|table| known.sketch(table)).collect();
         let expected = freed_at_bottom(&sketches, known.duplicates().one_in()).duplicate_keys;
         drop(sketches);
         drop(known);
@@ -203,14 +204,14 @@ mod tests {
     #[test]
     fn rocksdb_takes_the_tables_that_are_foretold() {
         let directory = tempfile::tempdir().unwrap();
-        let options = StoreOptions {
+        let options = StoreSettings {
             memtable_bytes: 256 * 1024,
             level_base_bytes: 1024 * 1024,
             level_multiplier: 2,
             dynamic_levels: false,
             target_file_bytes: 64 * 1024,
             compression: Compression::None,
-            ..StoreOptions::default()
+            ..StoreSettings::default()
         };
         let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
         let mut state = 1_u64;

@@ -17,7 +17,7 @@
 //! and is not counted as one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rust_rocksdb::ErrorKind;
 use rust_rocksdb::event_listener::{CompactionJobInfo, OwnedCompactionJobInfo};
 
-use super::jobs::{CompactionPurpose, Running, Totals};
+use super::jobs::{CompactionPurpose, JobRegistry, Totals};
 use super::table_changes::{CompactedTables, TableChanges};
 use crate::events::{CompactionFinished, StoreEvents};
 use crate::space::admission::AdmissionControl;
@@ -33,16 +33,8 @@ use crate::space::admission::AdmissionControl;
 /// See the module.
 pub(crate) struct InternalCompactions {
     permit: Mutex<()>,
-    /// The purpose of the one that runs, 0 while none does.
-    current: AtomicU8,
-    /// Subcompactions of it that have begun here.
-    subcompactions: AtomicU32,
-    /// Subcompactions of it that workers have run.
-    remote_subcompactions: AtomicU32,
-    /// How long it waited for somebody else to run it, in microseconds: also where nobody did.
-    away_us: AtomicU64,
     admission: Option<Arc<AdmissionControl>>,
-    running: Arc<Running>,
+    jobs: Arc<JobRegistry>,
     totals: Arc<Totals>,
     events: Option<Arc<dyn StoreEvents>>,
     /// From the opening of the database on.
@@ -52,25 +44,11 @@ pub(crate) struct InternalCompactions {
 impl InternalCompactions {
     pub(crate) fn new(
         admission: Option<Arc<AdmissionControl>>,
-        running: Arc<Running>,
+        jobs: Arc<JobRegistry>,
         totals: Arc<Totals>,
         events: Option<Arc<dyn StoreEvents>>,
     ) -> Self {
-        let (permit, current) = (Mutex::new(()), AtomicU8::new(0));
-        let (subcompactions, remote_subcompactions, away_us) =
-            (AtomicU32::new(0), AtomicU32::new(0), AtomicU64::new(0));
-        Self {
-            permit,
-            current,
-            subcompactions,
-            remote_subcompactions,
-            away_us,
-            admission,
-            running,
-            totals,
-            events,
-            changes: OnceLock::new(),
-        }
+        Self { permit: Mutex::new(()), admission, jobs, totals, events, changes: OnceLock::new() }
     }
 
     /// Who is told from now on that tables have changed.
@@ -86,38 +64,7 @@ impl InternalCompactions {
 
     /// The purpose of the one that runs.
     pub(crate) fn current(&self) -> Option<CompactionPurpose> {
-        match self.current.load(Ordering::Acquire) {
-            1 => Some(CompactionPurpose::Gc),
-            2 => Some(CompactionPurpose::Dedup),
-            3 => Some(CompactionPurpose::Expired),
-            4 => Some(CompactionPurpose::Cleanup),
-            _ => None,
-        }
-    }
-
-    /// What a manual compaction is for that RocksDB numbers so; `None` for one that a user asked
-    /// for.
-    ///
-    /// RocksDB has told of the begin of those of users, and of none that was asked for by the names
-    /// of its tables. Garbage collection and cleanups compact ranges of keys, so one of a user
-    /// counts as theirs when both run at a time.
-    pub(crate) fn purpose_of(&self, compaction: i32) -> Option<CompactionPurpose> {
-        self.current().filter(|purpose| purpose.is_reported_by_rocksdb() || !self.running.has_begun(compaction))
-    }
-
-    /// A subcompaction of it begins here.
-    pub(crate) fn subcompaction_begins(&self) {
-        self.subcompactions.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A subcompaction of it has run on a worker.
-    pub(crate) fn subcompaction_is_remote(&self) {
-        self.remote_subcompactions.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Somebody was asked to run a subcompaction elsewhere, which took so long.
-    pub(crate) fn subcompaction_was_away(&self, time: Duration) {
-        self.away_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+        self.jobs.internal()
     }
 
     /// How long the space lasts that it is to win; `None` where that is far.
@@ -131,12 +78,8 @@ impl InternalCompactions {
     }
 
     fn tell(&self, purpose: CompactionPurpose, info: &CompactionJobInfo) {
-        let subcompactions = |subcompactions: &AtomicU32| subcompactions.load(Ordering::Relaxed);
-        let finished = CompactionFinished::of(
-            info,
-            subcompactions(&self.subcompactions),
-            subcompactions(&self.remote_subcompactions),
-        );
+        let (parts, _) = self.jobs.internal_parts();
+        let finished = CompactionFinished::of(info, parts);
         if let Some(changes) = self.changes.get() {
             let is_remote = finished.remote;
             changes.compacted(&CompactedTables { info, purpose: Some(purpose), is_remote, rewrites: true });
@@ -167,12 +110,12 @@ impl Drop for CompactionPermit<'_> {
 impl CompactionPermit<'_> {
     /// Whether a worker made a subcompaction of the one that ran last.
     pub(crate) fn was_remote(&self) -> bool {
-        self.internal.remote_subcompactions.load(Ordering::Relaxed) > 0
+        self.internal.jobs.internal_parts().0.remote > 0
     }
 
     /// How long the one that ran last waited for a worker, or for the answer that there is none.
     pub(crate) fn was_away(&self) -> Duration {
-        Duration::from_micros(self.internal.away_us.load(Ordering::Relaxed))
+        self.internal.jobs.internal_parts().1
     }
 
     /// Runs `compact`, which reads tables of so many bytes. It returns what RocksDB tells of a
@@ -191,12 +134,9 @@ impl CompactionPermit<'_> {
         if let Some(admission) = &internal.admission {
             admission.compaction_begins(purpose.reservation(), input_bytes);
         }
-        internal.subcompactions.store(0, Ordering::Relaxed);
-        internal.remote_subcompactions.store(0, Ordering::Relaxed);
-        internal.away_us.store(0, Ordering::Relaxed);
-        internal.current.store(purpose as u8, Ordering::Release);
+        internal.jobs.begin_internal(purpose);
         let outcome = compact();
-        internal.current.store(0, Ordering::Release);
+        internal.jobs.end_internal();
         let written = match &outcome {
             Ok(Some(info)) => info.info().stats().total_output_bytes(),
             // As much as it can have been: what others will write must not look less.

@@ -19,7 +19,7 @@
 
 use std::time::{Duration, Instant};
 
-use ecotone_rocks_sys::tables::family_tables;
+use ecotone_rocks::tables::family_tables;
 use rust_rocksdb::{DB, properties};
 
 use crate::idle::Values;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ecotone_policy::dedup::estimate::Estimate;
 use ecotone_policy::dedup::levels::shadowed_by_level;
-use ecotone_rocks_sys::tables::FamilyTable;
+use ecotone_rocks::tables::FamilyTable;
 
 use super::sample_registry::Sketches;
 use super::{DedupLevel, DedupProperties};

@@ -3,18 +3,14 @@
 //! - [`sketch`]: what each table tells of its keys: [`samples`], and [`filters`] where one is
 //!   wanted.
 //! - [`sample_registry`]: what all of them tell, in memory.
-//! - [`queue`]: compactions that have ended. [`thread`]: looks at them, and extends some.
-//!   [`extension`]: which merge is made for that. [`levels_compared`]: which are made for
-//!   measurements.
+//! - [`queue`]: compactions that have ended. [`thread`]: does what
+//!   [`ecotone_policy::dedup::machine`] decides: looks at them, and extends some.
 //! - [`counts`]: what was done. [`levels`]: what there is. [`settings`]: what a store is told, and
 //!   what it tells.
 
 mod counts;
-mod deferral;
-mod extension;
 pub(crate) mod filters;
 mod levels;
-mod levels_compared;
 pub(crate) mod queue;
 pub(crate) mod sample_registry;
 pub(crate) mod samples;
@@ -100,7 +96,7 @@ impl DedupState {
     pub(crate) fn properties(&self) -> DedupProperties {
         let properties = self.counts.properties();
         DedupProperties {
-            checks_dropped: self.queue.dropped(),
+            checks_dropped: properties.checks_dropped + self.queue.dropped(),
             is_busy: properties.is_busy || self.queue.has_more(),
             ..properties
         }

@@ -1,8 +1,7 @@
 //! Compactions that have ended and are to be looked at: what the listener hands to the thread of
 //! [`super::thread`].
 //!
-//! Bounds: [`MAX_FINISHED`], and as many that could not be looked at; beyond it the oldest is
-//! forgotten, and counted.
+//! Bounds: [`MAX_FINISHED`]; beyond it the oldest is forgotten, and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,8 +28,6 @@ pub(crate) struct Queue {
 struct State {
     /// Numbers of the tables that each of them wrote.
     finished: VecDeque<Vec<u64>>,
-    /// The same of those that were taken and could not be looked at.
-    failed: VecDeque<Vec<u64>>,
     /// Some were taken, and the thread has not come back for more.
     is_looked_at: bool,
     stops: bool,
@@ -65,21 +62,12 @@ impl Queue {
     /// Whether some of them are still to be looked at, or are just now.
     pub(super) fn has_more(&self) -> bool {
         let state = self.state.lock();
-        state.is_looked_at || !state.finished.is_empty() || !state.failed.is_empty()
-    }
-
-    /// What was taken could not be looked at. It comes again with the next ones, or after the next
-    /// wait.
-    pub(super) fn failed(&self, mut taken: VecDeque<Vec<u64>>) {
-        let beyond = taken.len().saturating_sub(MAX_FINISHED);
-        drop(taken.drain(..beyond));
-        self.dropped.fetch_add(beyond as u64, Ordering::Relaxed);
-        self.state.lock().failed = taken;
+        state.is_looked_at || !state.finished.is_empty()
     }
 
     /// Waits until one has ended, and then until `not_before`, and takes all there are; or for
     /// `most`, and takes what there is if it is late enough. `None` when the thread is to end.
-    pub(crate) fn wait(&self, most: Option<Duration>, not_before: Instant) -> Option<VecDeque<Vec<u64>>> {
+    pub(crate) fn wait(&self, most: Option<Duration>, not_before: Instant) -> Option<Vec<Vec<u64>>> {
         let mut state = self.state.lock();
         state.is_looked_at = false;
         let until = most.map(|most| Instant::now() + most);
@@ -96,10 +84,9 @@ impl Queue {
             }
         }
         if !state.stops && Instant::now() < not_before {
-            return Some(VecDeque::new());
+            return Some(Vec::new());
         }
-        let mut taken = std::mem::take(&mut state.failed);
-        taken.append(&mut state.finished);
+        let taken: Vec<_> = state.finished.drain(..).collect();
         state.is_looked_at = !taken.is_empty();
         (!state.stops).then_some(taken)
     }
@@ -132,15 +119,6 @@ mod tests {
         assert!(queue.has_more(), "it is being looked at");
         assert!(queue.wait(Some(Duration::ZERO), Instant::now()).unwrap().is_empty());
         assert!(!queue.has_more());
-    }
-
-    #[test]
-    fn what_could_not_be_looked_at_comes_again_before_what_is_new() {
-        let queue = Queue::default();
-        queue.failed(VecDeque::from([vec![1]]));
-        assert!(queue.has_more());
-        queue.written(vec![2]);
-        assert_eq!(queue.wait(Some(Duration::ZERO), Instant::now()).unwrap(), [vec![1], vec![2]]);
     }
 
     #[test]

@@ -21,11 +21,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use ecotone_policy::dedup::estimate::TableSketch;
 use ecotone_policy::dedup::filter::{FilterView, KeyFilter};
-use ecotone_policy::dedup::plan;
+use ecotone_policy::dedup::sketches::KeySketches;
 use ecotone_policy::duplicates::{Duplicates, KeySample, Overlap};
-use ecotone_rocks_sys::tables::{FamilyTable, collected_properties_but, family_tables};
+use ecotone_rocks::tables::{FamilyTable, collected_properties_but, family_tables};
 use parking_lot::{Mutex, MutexGuard};
 use rust_rocksdb::event_listener::FlushJobInfo;
 use rust_rocksdb::table_properties::TableProperties;
@@ -166,7 +165,7 @@ impl SampleRegistry {
         db: &DB,
         family: &impl AsColumnFamilyRef,
     ) -> Result<(Vec<FamilyTable>, MutexGuard<'_, Sketches>)> {
-        let failed = |error: ecotone_rocks_sys::Error| Error::Rocks { detail: error.to_string() };
+        let failed = |error: ecotone_rocks::Error| Error::Rocks { detail: error.to_string() };
         let mut sketches = self.now();
         let tables = family_tables(db, family).map_err(failed)?;
         let numbers: HashSet<_> = tables.iter().map(|table| table.file_number).collect();
@@ -297,19 +296,6 @@ impl Sketches {
         self.max_filter_bytes.is_some() && self.filter(table).is_none()
     }
 
-    /// The filter of a table; `None` where it carries none, or one that is damaged, or there was no
-    /// room for it.
-    pub(crate) fn filter(&self, table: u64) -> Option<FilterView<'_>> {
-        self.tables.get(&table)?.filter.as_ref().map(|(_, filter)| filter.view())
-    }
-
-    /// The hashes of all keys of a table, where it carries a filter and they are still in memory:
-    /// until some tables later.
-    pub(crate) fn key_hashes(&self, table: u64) -> Option<KeyHashes> {
-        let (name, _) = self.tables.get(&table)?.filter.as_ref()?;
-        self.sketching.hashes_of(*name)
-    }
-
     /// How many keys of the tables that came since the last call were in tables that were there
     /// before, by the table's number.
     pub(crate) fn take_overlaps(&mut self) -> BTreeMap<u64, Overlap> {
@@ -352,15 +338,26 @@ impl Sketches {
     }
 }
 
-/// What a table tells of its keys.
-pub(crate) fn sketch<'a>(known: &'a Sketches, table: &'a plan::Table) -> TableSketch<'a> {
-    let sketch = table.sketch(known.duplicates().samples(table.number).unwrap_or_default());
-    if table.entries == 0 && !known.is_sampled(table.number) {
-        // RocksDB has not looked at it since the store was opened. It has no more entries than
-        // bytes: so it counts as unknown, and not as small.
-        return TableSketch { entries: table.bytes.0, ..sketch };
+/// What checks and merges go by.
+impl KeySketches for Sketches {
+    fn one_in(&self) -> u64 {
+        self.duplicates.one_in()
     }
-    sketch
+
+    fn samples(&self, table: u64) -> Option<&[KeySample]> {
+        self.duplicates.samples(table).filter(|_| self.is_sampled(table))
+    }
+
+    /// Also `None` of one that is damaged.
+    fn filter(&self, table: u64) -> Option<FilterView<'_>> {
+        self.tables.get(&table)?.filter.as_ref().map(|(_, filter)| filter.view())
+    }
+
+    /// Where the table carries a filter: until some tables later.
+    fn key_hashes(&self, table: u64) -> Option<KeyHashes> {
+        let (name, _) = self.tables.get(&table)?.filter.as_ref()?;
+        self.sketching.hashes_of(*name)
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ecotone_rocks_sys::filesystem::{FileSystemHooks, RangedRead, RemoteFiles, hooked_env};
-use ecotone_rocks_sys::verify::read_table;
+use ecotone_io::remote_files::{RangedRead, RemoteFiles};
+use ecotone_rocks::filesystem::{FileSystemHooks, hooked_env};
+use ecotone_rocks::verify::read_table;
 use rust_rocksdb::event_listener::{CompactionJobInfo, EventListener};
 use rust_rocksdb::statistics::Ticker;
 use rust_rocksdb::{BlockBasedOptions, Cache, Options};

@@ -17,7 +17,7 @@ use ecotone_policy::duplicates::{KeySample, is_sampled};
 use ecotone_valuelog::pointer::SegmentNumber;
 
 /// The name of the property.
-pub(crate) const PROPERTY: &str = "ecotone.samples";
+pub const PROPERTY: &str = "ecotone.samples";
 
 const ITEM_BYTES: usize = 24;
 
@@ -73,7 +73,7 @@ impl KeySampler {
 }
 
 /// The samples of a table, none where the property is not one.
-pub(crate) fn decode(property: &[u8]) -> Vec<KeySample> {
+pub fn decode(property: &[u8]) -> Vec<KeySample> {
     let sample = |item: &[u8; ITEM_BYTES]| {
         let (hash, rest) = item.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let (sequence, rest) = rest.split_first_chunk().unwrap_or((&[0; 8], &[]));

@@ -56,7 +56,7 @@ impl fmt::Display for DedupMode {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum ExtensionThreshold {
     /// [`SEPARATED_THRESHOLD`] where values are separated, none else; see
-    /// [`StoreOptions::dedup_threshold`](crate::StoreOptions::dedup_threshold).
+    /// [`StoreSettings::dedup_threshold`](crate::StoreSettings::dedup_threshold).
     #[default]
     Auto,
     /// None is extended.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ecotone_policy::duplicates::SAMPLED_ONE_IN;
-use ecotone_rocks_sys::properties::ENTRIES_AT_A_TIME;
+use ecotone_rocks::properties::ENTRIES_AT_A_TIME;
 use twox_hash::XxHash3_64;
 
 use super::counts::{COUNTED, thread_cpu};
@@ -153,7 +153,7 @@ impl KeySketch {
     }
 
     /// Before a batch of entries: which of their keys it need not be told of
-    /// ([`TableCollector::begin`](ecotone_rocks_sys::properties::TableCollector::begin)).
+    /// ([`TableCollector::begin`](ecotone_rocks::properties::TableCollector::begin)).
     pub(crate) fn begin(&mut self) -> u64 {
         self.sketch_held();
         self.is_timed = self.shared.is_timed();
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::collectors::recounting;
     use ecotone_policy::dedup::filter::FilterView;
-    use ecotone_rocks_sys::properties::EntryKind;
+    use ecotone_rocks::properties::EntryKind;
 
     /// A sketch that is told of entries as RocksDB tells a collector.
     struct CollectedSketch {

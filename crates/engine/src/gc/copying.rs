@@ -36,8 +36,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ecotone_rocks_sys::compaction_filter::{CompactionFilter, CompactionFilterFactory, FilterContext, Verdict};
-use ecotone_rocks_sys::mapped_reads::MappedReads;
+use ecotone_io::mapped_reads::MappedReads;
+use ecotone_rocks::compaction_filter::{CompactionFilter, CompactionFilterFactory, FilterContext, Verdict};
 use ecotone_types::Duty;
 use ecotone_valuelog::log::ValueLog;
 use ecotone_valuelog::log::ValueOrigin;
@@ -435,10 +435,76 @@ impl CompactionFilter for GcFilter {
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
+    use std::time::Duration;
+
+    use ecotone_io::tap::Tap;
+    use ecotone_policy::dedup::plan::Merge;
+    use ecotone_policy::gc::GcParameters;
+    use ecotone_rocks::tables::live_tables;
+    use ecotone_types::units::Bytes;
+    use parking_lot::Mutex;
 
     use super::*;
+    use crate::compaction::by_names;
     use crate::header::{Attributes, encode_inline};
-    use ecotone_valuelog::tap::Tap;
+    use crate::{CompactionFinished, OpenMode, Separation, Store, StoreEvents, StoreSettings};
+
+    /// How many parts each compaction had.
+    #[derive(Default)]
+    struct SubcompactionEvents(Mutex<Vec<u32>>);
+
+    impl StoreEvents for SubcompactionEvents {
+        fn compaction_finished(&self, event: &CompactionFinished) {
+            self.0.lock().push(event.subcompactions);
+        }
+    }
+
+    /// By whichever thread, and whatever that one has done before.
+    #[test]
+    fn what_is_relocated_goes_to_segments_of_the_level_that_its_tables_go_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let subcompactions = Arc::new(SubcompactionEvents::default());
+        let options = StoreSettings {
+            separation: Some(Separation { min_bytes: 50, segment_bytes: 256 * 1024 }),
+            dynamic_levels: false,
+            target_file_bytes: 64 * 1024,
+            max_subcompactions: 4,
+            // The candidate set is set here and by nobody else.
+            gc: GcParameters {
+                min_garbage_bytes: Bytes(u64::MAX),
+                forced_ratio: 1e6,
+                urgent_ratio: 2e6,
+                ..GcParameters::default()
+            },
+            ..StoreSettings::default()
+        };
+        let builder = Store::builder(&directory.path().join("store")).mode(OpenMode::Create).settings(options);
+        let store = builder.events(subcompactions.clone()).open().unwrap();
+        for number in 0..20_000_u32 {
+            store.put(&number.to_be_bytes(), &[7; 100]).unwrap();
+        }
+        store.flush(true).unwrap();
+        let values = store.values.as_ref().unwrap();
+        for level in [2, 4] {
+            values.log.seal_active();
+            let before: Vec<_> = values.log.segments().iter().map(|segment| segment.number()).collect();
+            let last = *before.last().unwrap();
+            values.gc.set_candidates(before.into_iter().collect());
+            let numbers: Vec<_> = live_tables(&store.db).unwrap().iter().map(|table| table.file_number).collect();
+            let (bytes, entries) = (Bytes::from_mib(1), 20_000);
+            let all = Merge { seeds: numbers.clone(), inputs: numbers, output_level: level, bytes, entries };
+            let permit = values.gc.internal.permit(Duration::from_secs(60)).unwrap();
+            by_names::run(&store.db, store.family, &permit, CompactionPurpose::Gc, &all, 64 * 1024).unwrap();
+            let copies = values.log.segments().into_iter().filter(|segment| segment.number() > last);
+            let levels: Vec<_> = copies.map(|segment| std::fs::read(segment.path()).unwrap()[16]).collect();
+            assert!(levels.len() > 1 && levels.iter().all(|found| u32::from(*found) == level + 1), "{levels:?}");
+        }
+        let subcompactions = subcompactions.0.lock();
+        assert!(
+            subcompactions.len() == 2 && subcompactions.iter().all(|subcompactions| *subcompactions > 1),
+            "{subcompactions:?}"
+        );
+    }
 
     const SEGMENT_BYTES: u64 = 64 * 1024;
 
@@ -618,8 +684,8 @@ mod tests {
         let mut memory = vec![0; 2 * 4096];
         let skip = memory.as_ptr().addr().wrapping_neg() % 4096;
         let read = file.and_then(|file| Ok(rustix::io::pread(&file, &mut memory[skip..skip + 4096], 0)?));
-        let number = ecotone_rocks_sys::direct_reads::FileNumber::next();
-        let is_told_how = ecotone_rocks_sys::direct_reads::DirectFile::open(path, number).unwrap().is_some();
+        let number = ecotone_io::direct_reads::FileNumber::next();
+        let is_told_how = ecotone_io::direct_reads::DirectFile::open(path, number).unwrap().is_some();
         let is_read = read.is_ok() && read_by_device() > before && is_told_how;
         if !is_read {
             eprintln!("not tested: {read:?}");

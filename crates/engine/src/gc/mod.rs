@@ -3,8 +3,8 @@
 //!
 //! - [`references`], [`readers`], [`removal`]: when a segment may go. [`uncommitted`]: tables that
 //!   may still come to refer to one.
-//! - [`copying`]: compactions copy values out of the candidates. [`worker`]: the thread that
-//!   chooses these, and compacts the tables that refer to them; [`scan`]: in which order.
+//! - [`copying`]: compactions copy values out of the candidates. [`worker`]: the thread that sets
+//!   these, and compacts the tables that refer to them, as [`ecotone_policy::gc::GcMachine`] says.
 //!   [`removed_ranges`]: segments of collections that were deleted.
 //! - [`throttle`]: writes are no faster than garbage can be collected. [`urgency`]: who waits for
 //!   it. [`notifier`]: what wakes the thread.
@@ -15,7 +15,6 @@ pub(crate) mod readers;
 pub(crate) mod references;
 pub(crate) mod removal;
 pub(crate) mod removed_ranges;
-pub(crate) mod scan;
 pub(crate) mod throttle;
 mod uncommitted;
 pub(crate) mod urgency;

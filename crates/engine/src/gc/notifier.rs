@@ -1,27 +1,21 @@
-//! Wakes the thread that keeps the value log in shape, and says when a memtable has waited long
-//! enough for its flush.
+//! Wakes the thread that keeps the value log in shape, and counts what waits for a flush.
 //!
-//! The values behind a memtable cannot be freed before it is flushed, so it is flushed once they
-//! are a part of all values, however few keys that are. What counts is what was written since it
-//! was begun, whoever had the one before flushed: to flush one that was just begun would make a
-//! small table and a wait of writers, and free nothing.
+//! A memtable is flushed once enough values lie behind it ([`ecotone_policy::gc::GcMachine`]).
+//! What counts is what was written since it was begun, whoever had the one before flushed: to
+//! flush one that was just begun would make a small table and a wait of writers, and free nothing.
 //!
 //! Threads: any may tell; one waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use ecotone_policy::gc::MAX_FLUSHED_BYTES;
+use ecotone_types::units::Bytes;
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::event_listener::FlushJobInfo;
 
 use crate::compaction::jobs::CompactionPurpose;
 use crate::compaction::table_changes::{CompactedTables, TableSubscriber};
-
-/// It is not flushed for less.
-const MIN_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
-
-/// It is flushed for so many bytes of values, whatever they replace.
-const MAX_FLUSHED_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Wakes the thread; shared with the listener.
 #[derive(Debug, Default)]
@@ -46,7 +40,7 @@ struct Memtable {
 
 impl Default for Memtable {
     fn default() -> Self {
-        Self { begins_at: 0, max_bytes: MAX_FLUSHED_BYTES }
+        Self { begins_at: 0, max_bytes: MAX_FLUSHED_BYTES.0 }
     }
 }
 
@@ -67,13 +61,24 @@ impl GcNotifier {
         }
     }
 
-    /// Whether a flush is due for what was written since the memtable was begun, when there are so
-    /// many bytes of values, of which it may replace the share `replaced`, and a write replaces
-    /// another with the probability `overwrites`. It is due once.
-    pub(super) fn takes_flush(&self, all_bytes: u64, replaced: f64, overwrites: f64) -> bool {
-        let max_bytes = all_bytes as f64 * replaced / overwrites.max(f64::MIN_POSITIVE);
+    /// What was written since the memtable was begun.
+    pub(super) fn unflushed(&self) -> Bytes {
+        let memtable = self.memtable.lock();
+        Bytes(self.written.load(Ordering::SeqCst).saturating_sub(memtable.begins_at))
+    }
+
+    /// From now on the write that makes `max` since the memtable was begun wakes the thread.
+    pub(super) fn await_unflushed(&self, max: Bytes) {
         let mut memtable = self.memtable.lock();
-        memtable.max_bytes = (max_bytes as u64).clamp(MIN_FLUSHED_BYTES, MAX_FLUSHED_BYTES);
+        memtable.max_bytes = max.0;
+        self.await_writes(&memtable);
+    }
+
+    /// Whether a flush is due because at least `max` was written since the memtable was begun. It
+    /// is due once.
+    pub(super) fn takes_flush(&self, max: Bytes) -> bool {
+        let mut memtable = self.memtable.lock();
+        memtable.max_bytes = max.0;
         let written = self.written.load(Ordering::SeqCst);
         let is_due = written >= memtable.begins_at + memtable.max_bytes;
         if is_due {
@@ -166,10 +171,9 @@ mod tests {
 
     const MIB: u64 = 1024 * 1024;
 
-    /// A store of 1 GiB of values, half of whose writes replace others: 64 MiB are due to be
-    /// flushed.
+    /// 64 MiB are due to be flushed.
     fn due(notifier: &GcNotifier) -> bool {
-        notifier.takes_flush(1024 * MIB, 1.0 / 32.0, 0.5)
+        notifier.takes_flush(Bytes::from_mib(64))
     }
 
     fn write(notifier: &GcNotifier, mib: u64) {
@@ -216,17 +220,16 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_for_small_stores_and_for_those_that_replace_nothing() {
+    fn another_bound_counts_from_the_same_begin() {
         let notifier = GcNotifier::default();
-        assert!(!notifier.takes_flush(0, 1.0 / 32.0, 1.0));
-        write(&notifier, 15);
-        assert!(!notifier.takes_flush(0, 1.0 / 32.0, 1.0));
-        write(&notifier, 1);
-        assert!(notifier.takes_flush(0, 1.0 / 32.0, 1.0));
-        write(&notifier, 255);
-        assert!(!notifier.takes_flush(1024 * MIB, 1.0 / 32.0, 0.0));
-        write(&notifier, 1);
-        assert!(notifier.takes_flush(1024 * MIB, 1.0 / 32.0, 0.0));
+        notifier.await_unflushed(Bytes::from_mib(64));
+        write(&notifier, 20);
+        assert_eq!(notifier.unflushed(), Bytes::from_mib(20));
+        let wakes = |notifier: &GcNotifier| std::mem::take(&mut notifier.wanted.lock().round);
+        assert!(!wakes(&notifier));
+        notifier.await_unflushed(Bytes::from_mib(16));
+        assert!(wakes(&notifier), "it was written meanwhile");
+        assert!(notifier.takes_flush(Bytes::from_mib(16)) && notifier.unflushed() == Bytes::ZERO);
     }
 
     #[test]

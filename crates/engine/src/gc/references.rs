@@ -16,8 +16,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
-use ecotone_rocks_sys::tables::collected_properties_but;
+use ecotone_rocks::properties::{EntryKind, TableCollector};
+use ecotone_rocks::tables::collected_properties_but;
 use ecotone_valuelog::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use rust_rocksdb::{AsColumnFamilyRef, DB};
 
@@ -28,7 +28,7 @@ use crate::identity::Identity;
 use crate::{Error, Result};
 
 /// The name of the property.
-pub(crate) const PROPERTY: &str = "ecotone.values";
+pub const PROPERTY: &str = "ecotone.values";
 
 const ITEM_BYTES: usize = 12;
 
@@ -83,7 +83,9 @@ fn encode(bytes: &BTreeMap<SegmentNumber, u64>) -> Vec<u8> {
     bytes.iter().flat_map(item).collect()
 }
 
-pub(crate) fn decode(property: &[u8]) -> Option<Vec<(SegmentNumber, u64)>> {
+/// The segments that a table references, and bytes of each; `None` where the property cannot be
+/// decoded.
+pub fn decode(property: &[u8]) -> Option<Vec<(SegmentNumber, u64)>> {
     if !property.len().is_multiple_of(ITEM_BYTES) {
         return None;
     }
@@ -96,13 +98,13 @@ pub(crate) fn decode(property: &[u8]) -> Option<Vec<(SegmentNumber, u64)>> {
 }
 
 /// Which segments tables refer to, by the number of the table.
-pub(crate) type TableReferences = BTreeMap<u64, Vec<SegmentNumber>>;
+pub(crate) type TableReferences = BTreeMap<u64, Vec<u32>>;
 
 /// What all live tables of one moment refer to.
 #[derive(Debug, Default)]
-pub(crate) struct References {
+pub struct References {
     /// Bytes of records that a table refers to, by segment.
-    pub(crate) bytes: BTreeMap<SegmentNumber, u64>,
+    pub bytes: BTreeMap<SegmentNumber, u64>,
     /// What each table refers to, by its number.
     tables: BTreeMap<u64, Vec<(SegmentNumber, u64)>>,
     /// Tables that are not kept until the next time.
@@ -170,14 +172,15 @@ impl References {
     /// those that name any.
     pub(crate) fn references(&self, candidates: &SegmentSet) -> TableReferences {
         let named = |items: &Vec<(SegmentNumber, u64)>| {
-            items.iter().map(|(segment, _)| *segment).filter(|segment| candidates.contains(segment)).collect::<Vec<_>>()
+            let candidates = items.iter().filter(|(segment, _)| candidates.contains(segment));
+            candidates.map(|(segment, _)| segment.0).collect::<Vec<_>>()
         };
         let tables = self.tables.iter().map(|(number, items)| (*number, named(items)));
         tables.filter(|(_, segments)| !segments.is_empty()).collect()
     }
 
     /// Tables that do not say what they refer to.
-    pub(crate) fn silent_tables(&self) -> Vec<String> {
+    pub fn silent_tables(&self) -> Vec<String> {
         self.silent.values().cloned().collect()
     }
 }

@@ -28,25 +28,24 @@
 //! Threads: rounds are made by the thread of [`super::worker`]. Failure: the round ends, and the
 //! next one tries again.
 
+use std::collections::HashSet;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ecotone_policy::duplicates::{Overlap, ShadowedBytes};
-use ecotone_policy::gc::SegmentUse;
-use ecotone_rocks_sys::tables::live_tables;
+use ecotone_policy::gc::{SegmentUse, StoreState};
+use ecotone_rocks::tables::live_tables;
 use ecotone_types::units::Bytes;
 use ecotone_valuelog::log::ValueLog;
-use ecotone_valuelog::pointer::{SegmentMap, SegmentNumber, SegmentSet};
+use ecotone_valuelog::pointer::{SegmentMap, SegmentSet};
 use ecotone_valuelog::segment::Segment;
 use ecotone_valuelog::segment_header::SEGMENT_HEADER_BYTES;
 use parking_lot::Mutex;
 use rust_rocksdb::{DB, properties};
 
 use super::readers::Readers;
-use super::references::{References, TableReferences};
+use super::references::References;
 use super::uncommitted::UncommittedTables;
 use crate::dedup::sample_registry::SampleRegistry;
 use crate::family::DataFamily;
@@ -62,31 +61,6 @@ pub(crate) type WalNumber = u64;
 
 /// Older than any.
 const NO_WAL: WalNumber = 0;
-
-/// What a round found.
-#[derive(Debug, Default)]
-pub(crate) struct Round {
-    /// What counts as named and is replaced by something that no compaction has brought together
-    /// with it, by the segment that it lies in.
-    pub(crate) shadowed: SegmentMap<ShadowedBytes>,
-    /// How many keys of the tables that came since the last round were in others, by the table's
-    /// number.
-    pub(crate) overlaps: BTreeMap<u64, Overlap>,
-    /// Whether a segment waits for something that no flush or compaction will tell of.
-    pub(crate) waits: bool,
-    /// Whether one was found unnamed for the first time: the next round may remove it.
-    pub(crate) found_unnamed: bool,
-    /// Whether one that could go was left for want of time: the next round removes it.
-    pub(crate) is_unfinished: bool,
-    /// The sealed segments that are still named.
-    pub(crate) segments: Vec<SegmentUse>,
-    /// Those of them whose values were relocated.
-    pub(crate) relocated: SegmentSet,
-    /// The tables that refer to segments of the candidate set, and which ones.
-    pub(crate) referencing_candidates: TableReferences,
-    /// The oldest WAL that replay would need.
-    pub(crate) oldest_wal: WalNumber,
-}
 
 /// What is known of the sealed segments.
 #[derive(Debug)]
@@ -205,10 +179,16 @@ impl Removal {
         }
     }
 
-    /// One round: removes what can go, and tells what there is. `candidates` are the segments that
-    /// are being relocated. Those of relocated values are sealed once `seal_from` (0 to 1) of them
-    /// is garbage.
-    pub(crate) fn round(&self, db: &DB, family: DataFamily, candidates: &SegmentSet, seal_from: f64) -> Result<Round> {
+    /// One round: removes what can go, and tells what there is of segments, and of the tables that
+    /// refer to them. `candidates` are the segments that are being relocated. Those of relocated
+    /// values are sealed once `seal_from` (0 to 1) of them is garbage.
+    pub(crate) fn round(
+        &self,
+        db: &DB,
+        family: DataFamily,
+        candidates: &SegmentSet,
+        seal_from: f64,
+    ) -> Result<StoreState> {
         let mut state = self.state.lock();
         let state = &mut *state;
         let (sealed, appended): (Vec<_>, Vec<_>) =
@@ -240,16 +220,16 @@ impl Removal {
                     "tables do not say which values they name: no space is reclaimed until they are compacted"
                 );
             }
-            return Ok(Round::default());
+            return Ok(StoreState::default());
         }
         drop(self.known.look(db, &family)?);
         let mut round =
-            Round { referencing_candidates: state.references.references(candidates), oldest_wal, ..Round::default() };
+            StoreState { referencing: state.references.references(candidates), oldest_wal, ..StoreState::default() };
         {
             let mut sketches = self.known.now();
             round.overlaps = sketches.take_overlaps();
             let shadowed = sketches.duplicates().shadowed_in_segments();
-            round.shadowed = shadowed.map(|(segment, shadowed)| (SegmentNumber(segment), shadowed)).collect();
+            round.shadowed = shadowed.collect();
         }
         let mut began: Option<Instant> = None;
         let mut has_looked = false;
@@ -270,7 +250,7 @@ impl Removal {
             if !settled || referenced > 0 {
                 round.segments.push(use_of(&segment, referenced, settled));
                 if segment.is_relocated() {
-                    round.relocated.insert(number);
+                    round.relocated.insert(number.0);
                 }
                 continue;
             }
@@ -279,7 +259,7 @@ impl Removal {
             let known = state.unnamed_since.get(&number).copied();
             let epoch = *state.unnamed_since.entry(number).or_insert_with(|| self.readers.next_epoch());
             if known.is_none() || !self.readers.are_gone(epoch) {
-                round.found_unnamed |= known.is_none();
+                round.found_unreferenced |= known.is_none();
                 round.waits = true;
                 continue;
             }

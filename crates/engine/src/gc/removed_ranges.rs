@@ -3,8 +3,7 @@
 //! A removed range is one entry, and what it shadows counts as live until a compaction brings both
 //! together: no sample tells of it. RocksDB compacts only as more is written, so a store that is
 //! left alone behind the removal of a large collection would keep all of it. Therefore ranges are
-//! remembered, and once nothing is flushed any more the one that shadows most is compacted, where
-//! more is freed so than rewritten.
+//! remembered, and compacted where that pays ([`ecotone_policy::gc::GcMachine`]).
 //!
 //! A range shadows something while a table holds its removal, or may: one with deletions that
 //! overlaps it. Behind the last level's compaction none does, and the range is forgotten, whatever
@@ -18,7 +17,8 @@
 
 use std::collections::VecDeque;
 
-use ecotone_rocks_sys::tables::FamilyTable;
+use ecotone_policy::gc::RemovedRange;
+use ecotone_rocks::tables::FamilyTable;
 use ecotone_types::units::Bytes;
 use parking_lot::Mutex;
 use rust_rocksdb::{DB, Range};
@@ -76,26 +76,6 @@ impl Removed {
     }
 }
 
-/// What a compaction is weighed against.
-pub(super) struct Data<'a> {
-    pub(super) tables: &'a [FamilyTable],
-    /// Bytes of values that the tables refer to; taken to lie evenly behind the keys, an estimate.
-    pub(super) values: Bytes,
-    /// What must be freed at the least.
-    pub(super) least: Bytes,
-}
-
-impl Data<'_> {
-    /// Whether what ranges shadow so much of the tables, with the values behind it, is at least
-    /// `least` and as much as all tables together, which may be rewritten.
-    fn is_worth_it(&self, shadowed: &[u64]) -> bool {
-        let tables: u64 = self.tables.iter().map(|table| table.bytes).sum();
-        let keys = shadowed.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes)).min(tables);
-        let freed = keys as f64 * (1.0 + self.values.0 as f64 / tables.max(1) as f64);
-        freed >= self.least.0 as f64 && freed >= tables as f64
-    }
-}
-
 impl RemovedRanges {
     /// A range was removed. Returns whether there was none to look at before.
     pub(super) fn add(&self, range: KeyRange) -> bool {
@@ -121,59 +101,43 @@ impl RemovedRanges {
         self.state.lock().has_new
     }
 
-    /// Whether all of them together may be worth a compaction, if they shadow what lies in them;
-    /// where not, there is none to look at until another is added. So nothing is flushed for a
-    /// little.
+    /// What there is in each of them; there is none to look at then until another is added, or
+    /// [`keep`](Self::keep) is called.
     ///
     /// # Errors
     ///
     /// Where RocksDB does not tell how much lies in them.
-    pub(super) fn may_be_worth_it(&self, db: &DB, family: DataFamily, data: &Data<'_>) -> Result<bool> {
-        let state = self.begin_to_look(u64::MAX);
-        let is = data.is_worth_it(&there(db, family, &state)?);
-        self.state.lock().has_new |= is;
-        Ok(is)
-    }
-
-    /// The first `flushed` of all that were added. Who adds one meanwhile makes it known that there
-    /// is one to look at.
-    fn begin_to_look(&self, flushed: u64) -> Vec<Removed> {
-        let mut state = self.state.lock();
-        state.has_new = false;
-        state.ranges.iter().filter(|it| it.number < flushed).cloned().collect()
-    }
-
-    /// Takes the range to compact now, and what it may shadow of the tables; `None` where none is
-    /// worth it, until another is added. Those that shadow nothing are forgotten. Only the first
-    /// `flushed` of all that were added are looked at, of which no memtable holds the removal.
-    ///
-    /// # Errors
-    ///
-    /// Where RocksDB does not tell how much lies in them.
-    pub(super) fn take(
-        &self,
-        db: &DB,
-        family: DataFamily,
-        data: &Data<'_>,
-        flushed: u64,
-    ) -> Result<Option<(KeyRange, Bytes)>> {
+    pub(super) fn measure(&self, db: &DB, family: DataFamily, tables: &[FamilyTable]) -> Result<Vec<RemovedRange>> {
         // Who adds one must not wait for what RocksDB reads.
-        let state = self.begin_to_look(flushed);
-        let there = there(db, family, &state)?;
-        let shadowed = state.iter().zip(there).map(|(it, there)| if it.is_held_by(data.tables) { there } else { 0 });
-        let shadowed: Vec<_> = shadowed.collect();
-        let largest = state.iter().zip(&shadowed).max_by_key(|(_, shadowed)| **shadowed);
-        let largest = largest.filter(|_| data.is_worth_it(&shadowed));
-        let is_gone = |removed: &Removed| {
-            let shadows_nothing = state.iter().zip(&shadowed).any(|(it, shadowed)| *shadowed == 0 && it == removed);
-            shadows_nothing || largest.is_some_and(|(largest, _)| largest == removed)
+        let ranges: Vec<_> = {
+            let mut state = self.state.lock();
+            state.has_new = false;
+            state.ranges.iter().cloned().collect()
         };
-        let mut now = self.state.lock();
-        now.ranges.retain(|removed| !is_gone(removed));
-        let is_left = now.ranges.iter().any(|removed| largest.is_some() || removed.number >= flushed);
-        now.has_new |= is_left;
-        let taken = largest.map(|(removed, shadowed)| (removed.range.clone(), Bytes(*shadowed)));
-        Ok(taken)
+        let there = there(db, family, &ranges)?;
+        let measured = ranges.iter().zip(there).map(|(range, bytes)| RemovedRange {
+            number: range.number,
+            bytes: Bytes(bytes),
+            is_held: range.is_held_by(tables),
+        });
+        Ok(measured.collect())
+    }
+
+    /// There are some to look at again.
+    pub(super) fn keep(&self) {
+        self.state.lock().has_new = true;
+    }
+
+    /// These shadow nothing any more.
+    pub(super) fn forget(&self, numbers: &[u64]) {
+        self.state.lock().ranges.retain(|removed| !numbers.contains(&removed.number));
+    }
+
+    /// Takes one to compact it; `None` where one that was removed since takes its place.
+    pub(super) fn take(&self, number: u64) -> Option<KeyRange> {
+        let mut state = self.state.lock();
+        let at = state.ranges.iter().position(|removed| removed.number == number)?;
+        state.ranges.remove(at).map(|removed| removed.range)
     }
 }
 
@@ -186,8 +150,6 @@ fn there(db: &DB, family: DataFamily, ranges: &[Removed]) -> Result<Vec<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MIB: u64 = 1024 * 1024;
 
     fn key(number: usize, bytes: usize) -> Vec<u8> {
         format!("{number:0bytes$}").into_bytes()
@@ -226,19 +188,5 @@ mod tests {
         // Found to be not worth it.
         ranges.state.lock().has_new = false;
         assert!(!ranges.has_new() && ranges.add((key(5, 1), key(6, 1))) && ranges.has_new());
-    }
-
-    #[test]
-    fn more_must_be_freed_than_may_be_rewritten() {
-        let is = |shadowed: &[u64], tables: u64, values: u64| {
-            let shadowed: Vec<_> = shadowed.iter().map(|mib| mib * MIB).collect();
-            let tables = [FamilyTable { bytes: tables * MIB, ..FamilyTable::default() }];
-            Data { tables: &tables, values: Bytes(values * MIB), least: Bytes(16 * MIB) }.is_worth_it(&shadowed)
-        };
-        // Ten tables' bytes of values for each: one in eleven of the keys shadows as much as all
-        // tables are.
-        assert!(is(&[10], 100, 1000) && is(&[5, 5], 100, 1000) && !is(&[9], 100, 1000));
-        assert!(!is(&[1], 1, 14) && is(&[1], 1, 15));
-        assert!(!is(&[], 0, 0) && is(&[u64::MAX / MIB, u64::MAX / MIB], 100, 1000));
     }
 }

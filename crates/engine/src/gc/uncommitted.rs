@@ -18,8 +18,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
-use ecotone_rocks_sys::salvage::SalvagedTable;
-use ecotone_rocks_sys::tables::live_tables;
+use ecotone_rocks::salvage::SalvagedTable;
+use ecotone_rocks::tables::live_tables;
 use ecotone_valuelog::pointer::{SegmentNumber, SegmentSet};
 use rust_rocksdb::DB;
 
@@ -82,8 +82,8 @@ impl UncommittedTables {
 }
 
 /// Whether the file has been read, and is no whole table.
-fn is_no_table(error: &ecotone_rocks_sys::Error) -> bool {
-    matches!(error, ecotone_rocks_sys::Error::RocksDb { message, .. } if message.starts_with("Corruption"))
+fn is_no_table(error: &ecotone_rocks::Error) -> bool {
+    matches!(error, ecotone_rocks::Error::RocksDb { message, .. } if message.starts_with("Corruption"))
 }
 
 /// The numbers of the tables that lie in a folder.

@@ -4,16 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// How patient garbage collection is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Hurry {
-    /// As its parameters say.
-    None,
-    /// Nobody writes: it waits for no flush and no other compaction, and does not rest.
-    Idle,
-    /// Somebody waits for it: the same, and hardly any garbage stays.
-    Thorough,
-}
+use ecotone_policy::gc::Hurry;
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -1,79 +1,36 @@
-//! The thread that keeps the value log in shape: it removes segments that nothing refers to,
-//! chooses a candidate set when there is too much garbage, and compacts the tables that still refer
-//! to it, one after the other.
+//! The thread that keeps the value log in shape.
 //!
-//! Most of a candidate set is relocated by compactions that happen anyway. What rests in tables
-//! that nobody would compact is compacted forcibly ([`super::scan`]), with rests between, and not
-//! while level 0 fills or what level 0 will be merged with. Such compactions stay on this server,
-//! since a worker has no segments.
+//! What is to be done is decided by [`ecotone_policy::gc::GcMachine`]: when, and which segments,
+//! which table next, how long to wait after a failure, how slow writers are to be. The thread tells
+//! it what there is, one event at a time, and carries out its commands: it removes segments,
+//! flushes, compacts, rests and sleeps.
 //!
-//! What was overwritten counts as named until a compaction has met it, which is late where tables
-//! hold little but keys; where space is low, [`crate::space`] sees to it that it is met. Where
-//! nothing is written any more it is met forcibly, and so are ranges that were removed
-//! ([`super::removed_ranges`]).
+//! Bounds: one compaction at a time, with the permit of [`crate::compaction::internal`]. Such
+//! compactions stay on this server, since a worker has no segments.
 //!
-//! The values behind a memtable cannot be freed before it is flushed, so it is flushed once they
-//! are a part of all values ([`super::notifier`]), however few keys that are. While garbage grows
-//! faster than it is freed, writers are slowed down ([`super::throttle`]): while something compacts
-//! that frees some, or will find out what is garbage; not where garbage collection cannot help,
-//! because a pass was given up. The more they wait for it the more garbage may stay, for a burst
-//! and where there is space.
-//!
-//! Bounds: one forced compaction at a time; a pass in which no segment goes is given up after
-//! [`STEPS_PER_TABLE`] compactions for each table there was, and its segments are left alone for
-//! [`AFTER_FAILED_PASS`]: one may hold a value that cannot be read. When the next pass comes to
-//! nothing as well, nothing is tried for as long.
-//!
-//! Failure: whatever fails is logged and tried again in the next round, but for compactions of
-//! removed ranges: RocksDB's C API does not tell whether they have failed.
+//! Failure: whatever fails is logged, once while it is the same, and the machine is told. RocksDB's
+//! C API does not tell whether a compaction of a range of keys has failed: it counts as done.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ecotone_policy::gc::{
-    GcParameters, OverwriteShare, SegmentUse, candidates, copied_per_pass, forced_end, is_forced, may_wait, ratio,
-    ratio_with_shadowed, rest, throttle,
-};
-use ecotone_rocks_sys::tables::{FamilyTable, family_tables};
-use ecotone_types::units::{Bytes, Seconds};
-use ecotone_valuelog::pointer::{SegmentMap, SegmentNumber, SegmentSet};
+use ecotone_policy::gc::{Command, CompactionOutcome, Conditions, Event, GcMachine, GcParameters};
+use ecotone_rocks::tables::{FamilyTable, family_tables};
+use ecotone_types::units::{Bytes, Seconds, Time};
+use ecotone_valuelog::pointer::SegmentNumber;
 use ecotone_valuelog::segment;
-use rust_rocksdb::{DB, ErrorKind, FlushOptions, properties};
+use rust_rocksdb::{CompactOptions, DB, ErrorKind, FlushOptions, properties};
 
 use super::copying::Gc;
 use super::notifier::GcNotifier;
-use super::removal::{Removal, Round, WalNumber};
-use super::removed_ranges::{self, KeyRange, RemovedRanges};
-use super::scan::{GcScan, compact_down, compact_range};
-use super::throttle::ThrottleObserver;
-use super::urgency::Hurry;
+use super::removal::Removal;
+use super::removed_ranges::{KeyRange, RemovedRanges};
 use crate::background::BackgroundThread;
+use crate::compaction::by_names;
+use crate::compaction::internal::{CompactionPermit, InternalCompactions};
+use crate::compaction::jobs::CompactionPurpose;
 use crate::family::DataFamily;
 use crate::{Error, Result};
-
-/// The longest time between two rounds while something is waited for that nobody tells of.
-const ROUND_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The time to the next round where a segment was found that nothing refers to: what is read now
-/// has been looked up before.
-const REMOVAL_AFTER: Duration = Duration::from_millis(50);
-
-/// A segment that was sealed waits so long for a flush to settle what names it; then one is begun.
-const SETTLE_AFTER: Duration = Duration::from_secs(5);
-
-/// Once for each table would do if nothing else compacted, and if the candidate set did not grow.
-const STEPS_PER_TABLE: usize = 4;
-
-/// How long segments are left alone whose pass was given up.
-const AFTER_FAILED_PASS: Duration = Duration::from_secs(60);
-
-/// So long a pass waits for compactions that run anyway, which cost less, before it compacts
-/// forcibly; not where much is to be freed, or writers are slowed down most.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// So long after a flush the next compaction of level 0 is waited for, which rewrites what the
-/// flush overlaps: once, instead of twice.
-const PATIENCE_FOR_FLUSHES: Duration = Duration::from_secs(30);
 
 /// What the thread goes by.
 pub(crate) struct Settings {
@@ -101,35 +58,22 @@ impl GcWorker {
         family: DataFamily,
     ) -> std::io::Result<Self> {
         let removed = Arc::new(RemovedRanges::default());
-        let burst_credit = settings.parameters.burst_credit;
-        let of_thread = Thread {
-            removed: removed.clone(),
-            unmet_ranges: None,
-            flushed_ranges: None,
+        let driver = Driver {
             removal,
+            internal: gc.internal.clone(),
             gc,
-            settings,
             notifier: notifier.clone(),
+            removed: removed.clone(),
             family,
-            pass: None,
-            scan: GcScan::default(),
-            has_stepped: false,
-            again: None,
-            stuck: None,
-            has_failed: false,
-            unsettled: None,
-            overwrites: OverwriteShare::default(),
-            writers: ThrottleObserver::new(burst_credit),
-            newest_table: 0,
-            last_flush: None,
-            unmet: None,
-            hurried: Hurry::None,
+            target_file_bytes: settings.target_file_bytes,
         };
+        let machine = GcMachine::new(settings.parameters, settings.most_l0_tables);
         let db = Arc::downgrade(db);
         // What the last process left.
         notifier.tables_changed();
         let told = notifier.clone();
-        let thread = BackgroundThread::start("ecotone-values", move || told.ask_to_stop(), move || of_thread.run(&db))?;
+        let thread =
+            BackgroundThread::start("ecotone-values", move || told.ask_to_stop(), move || driver.run(machine, &db))?;
         Ok(Self { notifier, removed, thread })
     }
 
@@ -157,481 +101,244 @@ impl GcWorker {
     }
 }
 
-struct Thread {
+/// Tells the machine what there is, and does what it says.
+struct Driver {
     removal: Arc<Removal>,
     gc: Arc<Gc>,
-    settings: Settings,
+    internal: Arc<InternalCompactions>,
     notifier: Arc<GcNotifier>,
-    family: DataFamily,
-    pass: Option<Pass>,
-    scan: GcScan,
-    /// Whether the last round has compacted something forcibly: then the next one is about to.
-    has_stepped: bool,
-    /// Before this nothing is relocated forcibly.
-    again: Option<Instant>,
-    /// Segments of the last pass that was given up, and until when they are left alone.
-    stuck: Option<(SegmentSet, Instant)>,
-    /// Whether no segment has gone since a pass was given up.
-    has_failed: bool,
-    /// Since when no flush has settled anything, though something waits for one.
-    unsettled: Option<(WalNumber, Instant)>,
-    overwrites: OverwriteShare,
-    newest_table: u64,
-    /// The newest table in level 0, and since when.
-    last_flush: Option<(u64, Instant)>,
-    writers: ThrottleObserver,
-    /// How patient the last round was.
-    hurried: Hurry,
-    /// Since when tables above the last level rest, and which was the newest then.
-    unmet: Option<(u64, Instant)>,
     removed: Arc<RemovedRanges>,
-    /// Since when there are removed ranges to look at and no table has come, and which was the
-    /// newest then.
-    unmet_ranges: Option<(u64, Instant)>,
-    /// How many ranges had been removed when a flush was begun for them.
-    flushed_ranges: Option<u64>,
+    family: DataFamily,
+    target_file_bytes: u64,
 }
 
-/// The garbage collection of a candidate set, which may grow until it is gone.
-#[derive(Default)]
-struct Pass {
-    candidates: SegmentSet,
-    /// Forced compactions that are left until the candidate set must have shrunk; `None` before the
-    /// first.
-    steps_left: Option<usize>,
-    /// Tables are compacted forcibly, down to this ratio.
-    forced: Option<f64>,
-    /// Since when the candidate set has not shrunk.
-    waits_since: Option<Instant>,
+/// From the moment the thread is woken until it sleeps again.
+struct Round<'a> {
+    db: &'a DB,
+    /// How often somebody had asked whether there is more to do.
+    asked: u64,
+    /// See [`Command::TakePermit`].
+    permit: Option<CompactionPermit<'a>>,
 }
 
-impl Thread {
-    fn run(mut self, db: &Weak<DB>) {
-        let mut wait = None;
-        // Why the last round failed that did: it may be the same each second.
+impl Driver {
+    fn run(self, mut machine: GcMachine, db: &Weak<DB>) {
+        let began = Instant::now();
+        let now = || Time::from_seconds(began.elapsed().as_secs_f64());
+        // Why something failed the last time: it may be the same each second.
         let mut failed = None;
+        let mut wait = None;
         while self.notifier.wait(wait) {
             // The store ends this thread before it closes the database, so the family is good while
             // this is.
             let Some(db) = db.upgrade() else { return };
-            let asked = self.gc.urgency.asked();
-            wait = self.round(&db).unwrap_or_else(|error| {
-                // Nobody would know when they have rested enough.
-                self.slow_down(0.0);
-                if failed.as_ref() != Some(&error) {
-                    tracing::warn!(
-                        %error,
-                        "the value log could not be looked after: no space is reclaimed until it can; it is tried again each second (ecotone verify \
-                         tells whether a table is damaged, ecotone repair saves the rest)"
-                    );
-                    failed = Some(error);
+            let mut round = Round { db: &db, asked: self.gc.urgency.asked(), permit: None };
+            let mut event = Event::Woken { conditions: self.conditions() };
+            wait = 'round: loop {
+                // The last command brings the next event.
+                let mut next = Event::Failed;
+                for command in machine.handle(now(), event) {
+                    if let Command::Sleep(wait) = command {
+                        break 'round wait.map(duration);
+                    }
+                    match self.carry_out(&mut round, command) {
+                        Ok(None) => (),
+                        Ok(Some(event)) => next = event,
+                        Err(error) => {
+                            if failed.as_ref() != Some(&error) {
+                                tracing::warn!(
+                                    %error,
+                                    "the value log could not be looked after: no space is reclaimed until it can; it is \
+                                     tried again each second (ecotone verify tells whether a table is damaged, ecotone \
+                                     repair saves the rest)"
+                                );
+                                failed = Some(error);
+                            }
+                        }
+                    }
                 }
-                Some(ROUND_INTERVAL)
-            });
-            if wait.is_none_or(|wait| wait >= ROUND_INTERVAL) {
-                self.gc.urgency.answer(asked);
+                event = next;
+            };
+        }
+    }
+
+    /// Does what the machine says. Returns what comes of it, where the machine is to know.
+    fn carry_out<'a>(&'a self, round: &mut Round<'a>, command: Command) -> Result<Option<Event>> {
+        let db = round.db;
+        Ok(match command {
+            Command::SetCandidates(segments) => {
+                self.gc.set_candidates(segments.into_iter().map(SegmentNumber).collect());
+                None
             }
-        }
-    }
-
-    /// One round. Returns how long to wait for a reason for the next; `None` is for ever.
-    fn round(&mut self, db: &DB) -> Result<Option<Duration>> {
-        let none = SegmentSet::default();
-        let candidates_now = self.pass.as_ref().map_or(&none, |pass| &pass.candidates);
-        // While there is a pass, more is to come to the segments that values are relocated to, so
-        // of less garbage they are not sealed.
-        let parameters = self.parameters_now();
-        let seal_from = if self.pass.is_some() { parameters.opportunistic_share } else { parameters.min_garbage_share };
-        let round = self.removal.round(db, self.family, candidates_now, seal_from)?;
-        if let Some(admission) = &self.gc.admission {
-            admission.changed();
-        }
-        let next = self.next_step(db, &round)?;
-        Ok(if round.found_unnamed { Some(next.map_or(REMOVAL_AFTER, |wait| wait.min(REMOVAL_AFTER))) } else { next })
-    }
-
-    /// What there is to do after a round, and how long to wait then; `None` is for ever.
-    fn next_step(&mut self, db: &DB, round: &Round) -> Result<Option<Duration>> {
-        self.writers.sample(&self.gc.throttle, Instant::now());
-        self.gc.set_ratio(self.parameters_now().forced_ratio);
-        let waits_for_flush = self.settle(db, round)?;
-        let wait = (round.waits || waits_for_flush).then_some(ROUND_INTERVAL);
-        let tables = family_tables(db, &self.family).map_err(|error| Error::Rocks { detail: error.to_string() })?;
-        let shadowed = self.shadowed(&tables, round);
-        let free = self.free_of_failure(round);
-        let ratio_with_shadowed = ratio_with_shadowed(&free, shadowed);
-        let is_given_up = self.again.is_some_and(|again| Instant::now() < again);
-        // What an old version is kept for is not garbage when a compaction meets it.
-        let meets_hidden = !has_snapshots(db)?;
-        let changed = if is_given_up { None } else { self.choose(round, &free, meets_hidden) };
-        // Where nothing compacts, or nothing is to be freed, a rest would help nobody. What shadows
-        // will be known once a compaction has met it.
-        let finds =
-            !is_given_up && self.stuck.is_none() && shadowed >= self.parameters_now().min_garbage_bytes && meets_hidden;
-        let may_free = self.pass.is_some() || finds;
-        // A merge of duplicates is work as well, though it frees nothing by itself: it meets what
-        // shadows, which is what they rest for, and the sooner it ends the sooner garbage
-        // collection has its turn.
-        let in_level_zero = tables.iter().filter(|table| table.level == 0).count() as u64;
-        let others_work =
-            in_level_zero > self.settings.most_l0_tables || tables.iter().any(|table| table.being_compacted);
-        let is_at_work = others_work || self.has_stepped;
-        let throttled =
-            if is_at_work && may_free { throttle(ratio_with_shadowed, &self.parameters_now()) } else { 0.0 };
-        self.slow_down(throttled);
-        if round.is_unfinished {
-            // Space that is free for the taking comes first.
-            return Ok(Some(Duration::ZERO));
-        }
-        if is_given_up {
-            return Ok(Some(ROUND_INTERVAL));
-        }
-        if changed == Some(true) {
-            // The next round knows which tables refer to it.
-            return Ok(Some(Duration::ZERO));
-        }
-        if self.pursues() {
-            let paced_for_others = if others_work { throttled } else { 0.0 };
-            return self.step(db, round, paced_for_others, ratio_with_shadowed).map(Some);
-        }
-        // Of a compaction that fails nobody may tell.
-        let looks_again = self.stuck.is_some() || throttled > 0.0 || self.writers.degree() > 0.0;
-        let wait = wait.or(looks_again.then_some(ROUND_INTERVAL));
-        if std::mem::take(&mut self.has_stepped) && !others_work {
-            // What they rested for was the last one.
-            self.slow_down(0.0);
-        }
-        Ok(match self.meet_overwrites(db, &tables, ratio_with_shadowed) {
-            Some(again) => Some(again),
-            None if self.removed.has_new() => Some(self.meet_removed_ranges(db, &tables, round)?),
-            None => wait,
+            Command::SetForced(is_forced) => {
+                self.gc.set_pursued(is_forced);
+                None
+            }
+            Command::SetForcedRatio(ratio) => {
+                self.gc.set_ratio(ratio);
+                None
+            }
+            Command::Throttle(share) => {
+                self.gc.throttle.set(share);
+                None
+            }
+            Command::AwaitWrites(bytes) => {
+                self.notifier.await_unflushed(bytes);
+                None
+            }
+            Command::LeaveAlone(segments, time) => {
+                let segments: Vec<_> = segments.into_iter().map(|it| segment::file_name(SegmentNumber(it))).collect();
+                tracing::warn!(
+                    directory = ?self.gc.directory(), ?segments,
+                    "garbage collection does not come to its end, so these segments are left alone for {:?}: a snapshot \
+                     may hold old values, or a table cannot be compacted, or values cannot be read", duration(time)
+                );
+                None
+            }
+            Command::ForgetRanges(ranges) => {
+                self.removed.forget(&ranges);
+                None
+            }
+            Command::KeepRanges => {
+                self.removed.keep();
+                None
+            }
+            Command::Rest(time) => {
+                self.notifier.rest(duration(time));
+                None
+            }
+            Command::AnswerWaiting => {
+                self.gc.urgency.answer(round.asked);
+                None
+            }
+            Command::RemoveSegments { seal_from } => Some(self.inspect(db, seal_from)?),
+            Command::Flush { at_least } => Some(Event::Flushed { begun: self.flush(db, at_least)? }),
+            Command::TakePermit(time) => {
+                round.permit = self.internal.permit(duration(time));
+                Some(match &round.permit {
+                    Some(_) => Event::Permitted { tables: self.tables(db)?.iter().map(by_names::table).collect() },
+                    None => Event::NotPermitted,
+                })
+            }
+            Command::MeasureRanges => {
+                let removed = self.removed.added();
+                Some(Event::RangesMeasured {
+                    removed,
+                    ranges: self.removed.measure(db, self.family, &self.tables(db)?)?,
+                })
+            }
+            Command::CompactTables(merge) => round.compaction(|permit| {
+                by_names::run(db, self.family, permit, CompactionPurpose::Gc, &merge, self.target_file_bytes).map(drop)
+            }),
+            Command::CompactDown { first, last, bytes } => {
+                round.compaction(|permit| compact_range(db, self.family, (&first, &last), bytes, permit))
+            }
+            Command::CompactRemoved(range) => {
+                let keys = self.removed.take(range.number);
+                round.compaction(|permit| {
+                    keys.map_or(Ok(()), |(from, to)| compact_range(db, self.family, (&from, &to), range.bytes, permit))
+                })
+            }
+            Command::Sleep(_) => None,
         })
     }
 
-    /// From now on writers rest for this share of their time.
-    fn slow_down(&mut self, share: f64) {
-        self.writers.slow_down(&self.gc.throttle, share, Instant::now());
-    }
-
-    /// The segments but for those of passes that were given up.
-    fn free_of_failure(&mut self, round: &Round) -> Vec<SegmentUse> {
-        self.stuck.take_if(|(_, until)| Instant::now() >= *until);
-        let stuck = self.stuck.as_ref().map(|(stuck, _)| stuck);
-        let is_free = |it: &&SegmentUse| stuck.is_none_or(|stuck| !stuck.contains(&SegmentNumber(it.segment)));
-        round.segments.iter().filter(is_free).copied().collect()
-    }
-
-    /// Whether there is a candidate set that is relocated forcibly.
-    fn pursues(&mut self) -> bool {
-        let pursues = self.pass.as_ref().is_some_and(|pass| pass.forced.is_some());
-        self.gc.set_pursued(pursues);
-        pursues
-    }
-
-    /// Brings the candidate set up to date. Returns whether others are in it than the round knows
-    /// of, `None` where there is none. It changes also while a pass is under way: a compaction
-    /// takes along what is known when it begins. Opportunistically it is what is worth most now,
-    /// with what samples tell of garbage that no compaction has met: most likely the one that
-    /// copies will. Where it is forced it is chosen by what tables tell alone and pursued until it
-    /// is gone: what is worth more by now joins it only as far as there is room beside what is left
-    /// of it.
-    fn choose(&mut self, round: &Round, free: &[SegmentUse], meets_hidden: bool) -> Option<bool> {
+    fn conditions(&self) -> Conditions {
         let admission = self.gc.admission.as_ref();
-        let parameters = self.parameters_now();
-        let non_blocking = copied_per_pass(&round.segments, &parameters).0;
-        let free_bytes = admission.map_or(u64::MAX, |admission| admission.for_gc());
-        let free_space = free_bytes.min(non_blocking);
-        let hurry = self.gc.urgency.hurry();
-        let was_hurried = std::mem::replace(&mut self.hurried, hurry);
-        let pass = self.pass.get_or_insert_default();
-        if hurry < was_hurried {
-            // What only somebody in a hurry wanted ends with that.
-            pass.forced = None;
-        }
-        let was_on_purpose = pass.forced.is_some();
-        pass.forced = is_forced(ratio(&round.segments), pass.forced, &parameters)
-            .then(|| pass.forced.unwrap_or_else(|| forced_end(&parameters)));
-        let forced = pass.forced.is_some();
-        // What goes on only because it was begun when less might stay takes nothing more.
-        let may_grow = !forced || ratio(&round.segments) >= forced_end(&parameters);
-        // A compaction for garbage collection alone would copy what shadows, instead of meeting it.
-        // So would one that does not reach what shadows it, but the copy is not copied again for
-        // that: it lies in a segment of relocated values.
-        let meets_hidden = meets_hidden && !forced;
-        let seen = |it: &SegmentUse| {
-            let number = SegmentNumber(it.segment);
-            match round.shadowed.get(&number) {
-                Some(shadowed) if meets_hidden && !round.relocated.contains(&number) => {
-                    it.less_garbage(shadowed.at_least)
-                }
-                _ => *it,
-            }
-        };
-        let chosen = candidates(&free.iter().map(seen).collect::<Vec<_>>(), &parameters, Bytes(free_space));
-        let there: SegmentSet = round.segments.iter().map(|segment| SegmentNumber(segment.segment)).collect();
-        let before = pass.candidates.len();
-        pass.candidates.retain(|segment| there.contains(segment));
-        let kept = pass.candidates.len();
-        let known = pass.candidates.clone();
-        if !(was_on_purpose && forced) {
-            pass.candidates.clear();
-        }
-        let uses: SegmentMap<_> = round
-            .segments
-            .iter()
-            .map(|it| (SegmentNumber(it.segment), (seen(it).referenced.0, it.referenced.0)))
-            .collect();
-        let copies = |segment: &SegmentNumber| uses.get(segment).copied().unwrap_or_default();
-        let sum = |(seen, named): (u64, u64), (more, more_named): (u64, u64)| {
-            (seen.saturating_add(more), named.saturating_add(more_named))
-        };
-        let mut added = Vec::new();
-        // What is left of the candidate set will be copied, too.
-        let mut copied = pass.candidates.iter().map(copies).fold((0, 0), sum);
-        for segment in
-            chosen.segments.into_iter().map(SegmentNumber).filter(|segment| !pass.candidates.contains(segment))
-        {
-            let with_it = sum(copied, copies(&segment));
-            // What shadows may be copied after all: that must not fill the device.
-            if may_grow && with_it.0 <= free_space && with_it.1 <= free_bytes {
-                copied = with_it;
-                added.push(segment);
-            }
-        }
-        pass.candidates.extend(added);
-        let grown = !pass.candidates.is_subset(&known);
-        if grown || pass.candidates.len() < before {
-            pass.steps_left = None;
-            self.gc.set_candidates(pass.candidates.clone());
-        }
-        self.has_failed &= kept == before;
-        if kept < before || pass.waits_since.is_none() {
-            pass.waits_since = Some(Instant::now());
-        }
-        if pass.candidates.is_empty() {
-            self.gc.set_pursued(false);
-            self.pass = None;
-            return None;
-        }
-        // One opportunistically that gives way to one forcibly may lose segments that nobody has
-        // removed.
-        Some(grown || (forced && pass.candidates != known))
-    }
-
-    /// The parameters for as much space as there is, for how much writers are throttled, and for
-    /// who waits for space to be free.
-    fn parameters_now(&self) -> GcParameters {
-        let free_share = self.gc.admission.as_ref().map_or(1.0, |admission| admission.free_space().free_share());
-        let parameters = &self.settings.parameters;
-        match self.gc.urgency.hurry() {
-            Hurry::None => parameters.under_pressure(self.writers.allowed(), free_share).for_free_share(free_share),
-            Hurry::Idle => parameters.while_idle().for_free_share(free_share),
-            Hurry::Thorough => parameters.thorough(),
+        Conditions {
+            hurry: self.gc.urgency.hurry(),
+            free_share: admission.map_or(1.0, |admission| admission.free_space().free_share()),
+            free_for_copies: Bytes(admission.map_or(u64::MAX, |admission| admission.for_gc())),
+            writers: self.gc.throttle.times(),
         }
     }
 
-    /// Whether nobody is to be waited for.
-    fn hurries(&self) -> bool {
-        self.gc.urgency.hurry() > Hurry::None
+    /// Removes segments, and tells what there is.
+    fn inspect(&self, db: &DB, seal_from: f64) -> Result<Event> {
+        let mut store = self.removal.round(db, self.family, &self.gc.candidates(), seal_from)?;
+        if let Some(admission) = &self.gc.admission {
+            admission.changed();
+        }
+        store.tables = self.tables(db)?.iter().map(by_names::table).collect();
+        store.has_snapshots = has_snapshots(db)?;
+        store.has_removed_ranges = self.removed.has_new();
+        store.unflushed = self.notifier.unflushed();
+        Ok(Event::Inspected { conditions: self.conditions(), store: Box::new(store) })
     }
 
-    /// Bytes of garbage that count as live: in tables because no compaction has met them, in
-    /// memtables because nobody has looked.
-    fn shadowed(&mut self, tables: &[FamilyTable], round: &Round) -> Bytes {
-        // Those that a flush made: compactions within level 0 are few.
-        let flushed = tables.iter().filter(|table| table.level == 0);
-        for overlap in flushed.filter_map(|table| round.overlaps.get(&table.file_number)) {
-            self.overwrites.observe(*overlap);
-        }
-        let newest_flushed = tables.iter().filter(|table| table.level == 0).map(|table| table.file_number).max();
-        if let Some(newest) = newest_flushed
-            && self.last_flush.is_none_or(|(before, _)| before < newest)
-        {
-            self.last_flush = Some((newest, Instant::now()));
-        }
-        self.newest_table = tables.iter().map(|table| table.file_number).max().unwrap_or(0).max(self.newest_table);
-        let unsettled = round.segments.iter().filter(|segment| !segment.settled);
-        let in_memtables: u64 = unsettled.map(|segment| segment.bytes.0).sum();
-        let in_tables = round.shadowed.values().map(|shadowed| shadowed.estimate.0).fold(0, u64::saturating_add);
-        Bytes(in_tables.saturating_add((in_memtables as f64 * self.overwrites.share()) as u64))
+    fn tables(&self, db: &DB) -> Result<Vec<FamilyTable>> {
+        family_tables(db, &self.family).map_err(|error| Error::Rocks { detail: error.to_string() })
     }
 
-    /// Where nothing is written any more nobody compacts what lies above the last level, and what
-    /// it replaces is not known to be garbage: then it is compacted forcibly. Returns how long to
-    /// wait until that is to be asked again, `None` where it need not.
-    fn meet_overwrites(&mut self, db: &DB, tables: &[FamilyTable], ratio_with_shadowed: f64) -> Option<Duration> {
-        let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
-        let above = tables.iter().filter(|table| table.level < last_level).min_by_key(|table| table.level);
-        let (Some(table), true) = (above, ratio_with_shadowed >= self.parameters_now().forced_ratio) else {
-            self.unmet = None;
-            return None;
-        };
-        match self.unmet {
-            Some((newest, since)) if newest == self.newest_table => {
-                if since.elapsed() >= PATIENCE
-                    && !table.being_compacted
-                    && let Some(permit) = self.gc.internal.permit(ROUND_INTERVAL)
-                {
-                    self.unmet = None;
-                    // RocksDB's C API does not return the outcome.
-                    drop(compact_down(db, self.family, table, &permit));
-                }
-            }
-            _ => self.unmet = Some((self.newest_table, Instant::now())),
+    /// Begins a flush, unless the memtable was begun a moment ago and holds less than `at_least`.
+    /// `false`: writes are stopped, and RocksDB begins none that it is asked for.
+    fn flush(&self, db: &DB, at_least: Option<Bytes>) -> Result<bool> {
+        if at_least.is_some_and(|at_least| !self.notifier.takes_flush(at_least)) {
+            return Ok(true);
         }
-        Some(ROUND_INTERVAL)
-    }
-
-    /// Where nothing is flushed any more nobody compacts what was removed as a range: then it is
-    /// compacted forcibly, where it shadows enough. Returns how long to wait until that is to be
-    /// asked again.
-    fn meet_removed_ranges(&mut self, db: &DB, tables: &[FamilyTable], round: &Round) -> Result<Duration> {
-        if has_snapshots(db)? {
-            return Ok(PATIENCE);
-        }
-        let rests = self.unmet_ranges.filter(|(newest, _)| *newest == self.newest_table);
-        let (_, since) = *self.unmet_ranges.insert(rests.unwrap_or_else(|| (self.newest_table, Instant::now())));
-        if since.elapsed() < PATIENCE || tables.iter().any(|table| table.being_compacted) {
-            return Ok(ROUND_INTERVAL);
-        }
-        let values = Bytes(round.segments.iter().map(|segment| segment.referenced.0).sum());
-        let data = removed_ranges::Data { tables, values, least: self.parameters_now().min_garbage_bytes };
-        let Some(flushed) = self.flushed_ranges else {
-            let removed = self.removed.added();
-            if self.removed.may_be_worth_it(db, self.family, &data)? {
-                self.flushed_ranges = self.flush(db)?.then_some(removed);
-                // Time for the flush to end, which brings a table unless there is nothing to flush.
-                self.unmet_ranges = None;
-            }
-            return Ok(ROUND_INTERVAL);
-        };
-        let Some(permit) = self.gc.internal.permit(ROUND_INTERVAL) else { return Ok(ROUND_INTERVAL) };
-        self.flushed_ranges = None;
-        if let Some(((from, to), bytes)) = self.removed.take(db, self.family, &data, flushed)? {
-            // RocksDB's C API does not return the outcome.
-            drop(compact_range(db, self.family, (&from, &to), bytes.0, &permit));
-        }
-        Ok(ROUND_INTERVAL)
-    }
-
-    /// Begins a flush. `false`: writes are stopped, and RocksDB begins none that it is asked for.
-    fn flush(&self, db: &DB) -> Result<bool> {
         let mut options = FlushOptions::default();
         options.set_wait(false);
         // Otherwise it would wait, without limit, until compactions have caught up.
         options.set_allow_write_stall(true);
         match db.flush_cf_opt(&self.family, &options).map_err(|error| Error::from_rocks(&error)) {
             Ok(()) => Ok(true),
-            Err(Error::Busy { .. }) => Ok(false),
+            Err(Error::Busy { .. }) => {
+                if at_least.is_some() {
+                    self.notifier.flush_is_due_still();
+                }
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
+}
 
-    /// Begins a flush where segments have waited for one for long, or many bytes do. Returns
-    /// whether any wait.
-    fn settle(&mut self, db: &DB, round: &Round) -> Result<bool> {
-        let all_bytes = round.segments.iter().map(|segment| segment.bytes.0).sum();
-        let replaced = self.parameters_now().memtable_share;
-        if self.notifier.takes_flush(all_bytes, replaced, self.overwrites.share()) {
-            if self.flush(db)? {
-                self.unsettled = None;
-            } else {
-                self.notifier.flush_is_due_still();
-            }
-            return Ok(true);
-        }
-        if round.segments.iter().all(|segment| segment.settled) {
-            self.unsettled = None;
-            return Ok(false);
-        }
-        match self.unsettled {
-            Some((wal, since)) if wal == round.oldest_wal => {
-                if since.elapsed() >= SETTLE_AFTER && self.flush(db)? {
-                    self.unsettled = None;
+impl Round<'_> {
+    /// Compacts with the permit, and lets it go unless nothing could be begun for want of space: a
+    /// smaller one may follow.
+    fn compaction(
+        &mut self,
+        compact: impl FnOnce(&CompactionPermit<'_>) -> std::result::Result<(), rust_rocksdb::Error>,
+    ) -> Option<Event> {
+        let permit = self.permit.take();
+        let outcome = match permit.as_ref().map(compact) {
+            Some(Ok(())) => CompactionOutcome::Done,
+            Some(Err(error)) => {
+                tracing::debug!(%error, "tables could not be compacted forcibly");
+                match error.kind() {
+                    ErrorKind::CompactionTooLarge => CompactionOutcome::TooLarge,
+                    ErrorKind::Incomplete => CompactionOutcome::Paused,
+                    _ => CompactionOutcome::Failed,
                 }
             }
-            _ => self.unsettled = Some((round.oldest_wal, Instant::now())),
+            None => CompactionOutcome::Failed,
+        };
+        if outcome == CompactionOutcome::TooLarge {
+            self.permit = permit;
         }
-        Ok(true)
+        Some(Event::CompactionEnded { outcome })
     }
+}
 
-    /// Compacts one table that names the candidate set. Where it comes to nothing writers are
-    /// `throttled` as before. Returns how long to wait for a reason to go on.
-    fn step(&mut self, db: &DB, round: &Round, throttled: f64, ratio_with_shadowed: f64) -> Result<Duration> {
-        self.has_stepped = self.compact_one(db, round, ratio_with_shadowed)?;
-        if !self.has_stepped {
-            self.slow_down(throttled);
-            return Ok(ROUND_INTERVAL);
-        }
-        Ok(Duration::ZERO)
-    }
+fn duration(time: Seconds) -> Duration {
+    Duration::try_from_secs_f64(time.0).unwrap_or_default()
+}
 
-    /// Compacts one table that names the candidate set, if there is one that can be, and sets the
-    /// rest after it.
-    fn compact_one(&mut self, db: &DB, round: &Round, ratio_with_shadowed: f64) -> Result<bool> {
-        let (parameters, hurries) = (self.parameters_now(), self.hurries());
-        let Some(pass) = &mut self.pass else { return Ok(false) };
-        let now = ratio(&round.segments);
-        let is_patient = !hurries
-            && may_wait(now, ratio_with_shadowed, self.writers.degree(), &parameters)
-            && pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
-        if is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
-            return Ok(false);
-        }
-        let Some(permit) = self.gc.internal.permit(ROUND_INTERVAL) else { return Ok(false) };
-        let tables = family_tables(db, &self.family).map_err(|error| Error::Rocks { detail: error.to_string() })?;
-        let is_flushing = !hurries && self.last_flush.is_some_and(|(_, at)| at.elapsed() < PATIENCE_FOR_FLUSHES);
-        let Some(table) = self.scan.next(&tables, &round.referencing_candidates, &round.segments, is_flushing) else {
-            // A compaction is rewriting what names the candidate set, or soon will, or only
-            // iterators hold its segments.
-            return Ok(false);
-        };
-        let left = pass.steps_left.get_or_insert(round.referencing_candidates.len() * STEPS_PER_TABLE);
-        let Some(fewer) = left.checked_sub(1) else {
-            let mut segments: Vec<_> = pass.candidates.iter().map(|number| segment::file_name(*number)).collect();
-            segments.sort_unstable();
-            tracing::warn!(
-                directory = ?self.gc.directory(), ?segments,
-                "garbage collection does not come to its end, so these segments are left alone for {AFTER_FAILED_PASS:?}: \
-                 a snapshot may hold old values, or a table cannot be compacted, or values cannot be read"
-            );
-            let until = Instant::now() + AFTER_FAILED_PASS;
-            if std::mem::replace(&mut self.has_failed, true) {
-                self.again = Some(until);
-            }
-            let mut stuck = self.stuck.take().map(|(stuck, _)| stuck).unwrap_or_default();
-            stuck.extend(self.pass.take().map(|pass| pass.candidates).unwrap_or_default());
-            self.stuck = Some((stuck, until));
-            self.gc.set_pursued(false);
-            self.gc.set_candidates(SegmentSet::default());
-            return Ok(false);
-        };
-        // RocksDB compacts nothing else meanwhile, so garbage must not grow at full speed from the
-        // first step on. Not by the method: `pass` is borrowed.
-        self.writers.slow_down(&self.gc.throttle, throttle(ratio_with_shadowed, &parameters), Instant::now());
-        let began = Instant::now();
-        let outcome = self.scan.compact(db, self.family, &tables, table, self.settings.target_file_bytes, &permit);
-        drop(permit);
-        let (is_done, counts) = match &outcome {
-            Ok(is_done) => (*is_done, *is_done),
-            Err(error) => {
-                // Another compaction was faster, most likely; the next round looks again.
-                tracing::debug!(table = table.file_number, %error, "a table could not be compacted forcibly");
-                // That it does not fit now, or that compactions are paused, says nothing of the
-                // pass.
-                (false, !matches!(error.kind(), ErrorKind::CompactionTooLarge | ErrorKind::Incomplete))
-            }
-        };
-        if let (true, Some(pass)) = (counts, &mut self.pass) {
-            pass.steps_left = Some(fewer);
-        }
-        if !is_done {
-            return Ok(false);
-        }
-        let rest = if hurries { Seconds::ZERO } else { rest(Seconds(began.elapsed().as_secs_f64()), now, &parameters) };
-        self.notifier.rest(Duration::from_secs_f64(rest.0.max(0.0)));
-        Ok(true)
-    }
+/// Brings the keys of a range to the last level, of which tables have so many bytes.
+fn compact_range(
+    db: &DB,
+    family: DataFamily,
+    (from, to): (&[u8], &[u8]),
+    bytes: Bytes,
+    permit: &CompactionPermit<'_>,
+) -> std::result::Result<(), rust_rocksdb::Error> {
+    let mut options = CompactOptions::default();
+    options.set_exclusive_manual_compaction(false);
+    let compact = || {
+        db.compact_range_cf_opt(&family, Some(from), Some(to), &options);
+        Ok(None)
+    };
+    permit.run(CompactionPurpose::Gc, bytes.0, compact).map(drop)
 }
 
 /// Whether somebody holds old versions, so that compactions free none.
@@ -640,21 +347,17 @@ fn has_snapshots(db: &DB) -> Result<bool> {
     Ok(snapshots.is_some_and(|snapshots| snapshots > 0))
 }
 
-fn level_zero_tables(db: &DB, family: DataFamily) -> Result<u64> {
-    let tables = db.property_value_cf(&family, properties::num_files_at_level(0)).map_err(|e| Error::from_rocks(&e))?;
-    Ok(tables.and_then(|tables| tables.parse().ok()).unwrap_or(0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OpenMode, Separation, Store, StoreOptions};
+    use crate::{OpenMode, Separation, Store, StoreSettings};
+    use ecotone_valuelog::pointer::SegmentSet;
 
     /// Tables know nothing of it before, samples do.
     #[test]
     fn what_a_compaction_will_find_to_be_garbage_it_relocates_immediately() {
         let directory = tempfile::tempdir().unwrap();
-        let options = StoreOptions {
+        let options = StoreSettings {
             separation: Some(Separation { min_bytes: 50, segment_bytes: 1 << 20 }),
             gc: GcParameters {
                 min_garbage_bytes: Bytes(64 * 1024),
@@ -662,7 +365,7 @@ mod tests {
                 urgent_ratio: 2e6,
                 ..GcParameters::default()
             },
-            ..StoreOptions::default()
+            ..StoreSettings::default()
         };
         let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
         let write = |keys: &mut dyn Iterator<Item = u32>, value: [u8; 100]| {

@@ -9,23 +9,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use ecotone_rocks_sys::remote::RemoteInput;
-use ecotone_rocks_sys::tables::{CollectedProperties, TableMetadata, collected_properties_but, live_tables};
+use ecotone_rocks::remote::RemoteInput;
+use ecotone_rocks::tables::{CollectedProperties, TableMetadata, collected_properties_but, live_tables};
 use ecotone_types::Duty;
 use ecotone_types::JobPurpose;
-use parking_lot::Mutex;
 use rust_rocksdb::event_listener::DBCompactionReason;
 use rust_rocksdb::{
     CompactionService, CompactionServiceJobInfo, CompactionServiceJobStatus, DB, Range, ScheduleResponse,
 };
 
-use super::slots::{LocalSlots, hold_on_this_thread, release_on_this_thread};
-use super::subcompactions::{Subcompactions, compaction_of};
+use super::slots::LocalSlots;
+use super::subcompactions::Subcompactions;
 use super::verify::VerifiedResult;
-use super::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome};
+use super::{CompactionOffload, InputTable, OnInstalled, RemoteJob, RemoteOutcome};
 use crate::compaction::internal::InternalCompactions;
-use crate::compaction::jobs::CompactionPurpose;
-use crate::compaction::jobs::Running;
+use crate::compaction::jobs::{CompactionPurpose, JobRegistry, compaction_of};
 use crate::duties::ThreadDuties;
 use crate::family::{DATA_FAMILY, DataFamily};
 use crate::table_format::TableFormat;
@@ -55,15 +53,13 @@ impl OnlyHere {
 pub(crate) struct OffloadState {
     pub(crate) offload: Arc<dyn CompactionOffload>,
     pub(crate) slots: Arc<LocalSlots>,
-    pub(crate) running: Arc<Running>,
+    pub(crate) jobs: Arc<JobRegistry>,
     pub(crate) duties: ThreadDuties,
     pub(crate) table_format: TableFormat,
     pub(crate) subcompactions: Subcompactions,
     internal: Arc<InternalCompactions>,
     only_here: OnlyHere,
     closing: AtomicBool,
-    /// Jobs between RocksDB's schedule and wait: one for each of its threads at most.
-    scheduled: Mutex<HashMap<u64, RemoteJob>>,
     /// Set once the store is open. Weak: this state lives as long as the database. Upgraded only on
     /// RocksDB's compaction threads, which have ended before the store lets the database go.
     db: OnceLock<Weak<DB>>,
@@ -73,7 +69,7 @@ impl OffloadState {
     pub(crate) fn new(
         offload: Arc<dyn CompactionOffload>,
         slots: Arc<LocalSlots>,
-        running: Arc<Running>,
+        jobs: Arc<JobRegistry>,
         duties: ThreadDuties,
         table_format: TableFormat,
         internal: Arc<InternalCompactions>,
@@ -82,14 +78,13 @@ impl OffloadState {
         Arc::new(Self {
             offload,
             slots,
-            running,
+            jobs,
             duties,
             table_format,
             subcompactions: Subcompactions::default(),
             internal,
             only_here,
             closing: AtomicBool::new(false),
-            scheduled: Mutex::default(),
             db: OnceLock::new(),
         })
     }
@@ -105,6 +100,7 @@ impl OffloadState {
         if self.closing.swap(true, Ordering::SeqCst) {
             return;
         }
+        self.jobs.stop();
         self.slots.wake_all();
         self.subcompactions.wake_all();
         if catch_unwind(AssertUnwindSafe(|| self.offload.cancel_all())).is_err() {
@@ -126,8 +122,7 @@ impl CompactionService for Adapter {
     }
 
     fn schedule(&self, info: &CompactionServiceJobInfo<'_>, input: &[u8]) -> ScheduleResponse {
-        // A subcompaction that ended without notice on this thread may have left its slot.
-        release_on_this_thread();
+        self.0.jobs.thread_is_free();
         let local = || ScheduleResponse::from_status(CompactionServiceJobStatus::UseLocal);
         if self.0.is_closing() {
             return local();
@@ -154,20 +149,22 @@ impl CompactionService for Adapter {
             self.0.tell_stays(&job);
             return local();
         }
-        let id = job.id;
+        let Ok(response) = ScheduleResponse::scheduled(&job.id.to_string(), CompactionServiceJobStatus::Success) else {
+            return local();
+        };
         if job.is_subcompaction() {
             let request = &job.request;
             self.0.subcompactions.begin(job.rocks_job, request.begin.as_deref(), request.end.as_deref());
         }
-        let Ok(response) = ScheduleResponse::scheduled(&id.to_string(), CompactionServiceJobStatus::Success) else {
+        if !self.0.jobs.schedule(job) {
+            self.0.stays_here(compaction_of(info.job_id()));
             return local();
-        };
-        self.0.scheduled.lock().insert(id, job);
+        }
         response
     }
 
     fn wait(&self, scheduled_job_id: &CStr, result: &mut Vec<u8>) -> CompactionServiceJobStatus {
-        let Some(job) = number(scheduled_job_id).and_then(|id| self.0.scheduled.lock().remove(&id)) else {
+        let Some(job) = number(scheduled_job_id).and_then(|id| self.0.jobs.take(id)) else {
             return CompactionServiceJobStatus::UseLocal;
         };
         match self.0.run(job) {
@@ -187,7 +184,9 @@ impl CompactionService for Adapter {
         let Some(id) = number(scheduled_job_id) else {
             return;
         };
-        self.0.tell_installed(id, status == Some(CompactionServiceJobStatus::Success));
+        if let Some(on_installed) = self.0.jobs.installed(id) {
+            tell_installed(id, status == Some(CompactionServiceJobStatus::Success), on_installed);
+        }
     }
 }
 
@@ -200,7 +199,7 @@ impl OffloadState {
     /// nobody of goes to a worker whole or not at all: it has no others that would wait, and no end
     /// at which they were forgotten.
     fn stays_here(&self, compaction: i32) {
-        if self.running.has_begun(compaction) {
+        if self.jobs.has_begun(compaction) {
             self.subcompactions.give_up(compaction);
         }
     }
@@ -208,7 +207,7 @@ impl OffloadState {
     /// `None` for one that is to stay here and that nobody else needs to know of.
     fn describe(&self, info: &CompactionServiceJobInfo<'_>, input: &[u8]) -> Result<Option<RemoteJob>, String> {
         let compaction = compaction_of(info.job_id());
-        let internal = if info.is_manual_compaction() { self.internal.purpose_of(compaction) } else { None };
+        let internal = if info.is_manual_compaction() { self.jobs.purpose_of(compaction) } else { None };
         if self.only_here.is_expiry_rewrite(info.compaction_reason()) {
             return Ok(None);
         }
@@ -241,7 +240,7 @@ impl OffloadState {
         let share = db.as_deref().filter(|_| is_subcompaction).and_then(|db| range_share(db, &request));
         // RocksDB told of the inputs when the compaction began, but for one of our own.
         let input_records = match internal {
-            Some(CompactionPurpose::Cleanup) | None => self.running.input_records(compaction),
+            Some(CompactionPurpose::Cleanup) | None => self.jobs.input_records(compaction),
             Some(CompactionPurpose::Gc) => None,
             Some(_) => {
                 let db = db.as_deref().ok_or("the store is being opened")?;
@@ -287,24 +286,22 @@ impl OffloadState {
             })
         };
         if is_dedup {
-            self.internal.subcompaction_was_away(began.elapsed());
+            self.jobs.internal_was_away(began.elapsed());
         }
         match outcome {
-            RemoteOutcome::Installed { result } if result.job() == id => {
+            RemoteOutcome::Installed { result, on_installed } if result.job() == id => {
                 if is_subcompaction && !self.subcompactions_agree(rocks_job, input_records, &result) {
                     tracing::warn!(job = id, "the parts did not read what the inputs hold: this one runs locally");
-                    self.tell_installed(id, false);
+                    tell_installed(id, false, on_installed);
                     self.wait_for_slot(id, is_urgent);
                     return None;
                 }
-                if is_dedup {
-                    self.internal.subcompaction_is_remote();
-                }
-                self.running.subcompaction_is_remote(compaction_of(rocks_job));
+                self.jobs.install(id, is_dedup, on_installed);
                 Some(result.into_bytes())
             }
-            RemoteOutcome::Installed { result } => {
+            RemoteOutcome::Installed { result, on_installed } => {
                 tracing::error!(job = id, of = result.job(), "a result of another job: the compaction runs locally");
+                tell_installed(id, false, on_installed);
                 self.wait_for_slot(id, is_urgent);
                 None
             }
@@ -313,7 +310,7 @@ impl OffloadState {
                 None
             }
             RemoteOutcome::Local => {
-                self.running.subcompaction_is_local(id);
+                self.jobs.run_here(id, None);
                 None
             }
         }
@@ -332,19 +329,11 @@ impl OffloadState {
         }
     }
 
-    fn tell_installed(&self, job: u64, ok: bool) {
-        if catch_unwind(AssertUnwindSafe(|| self.offload.installed(job, ok))).is_err() {
-            tracing::error!(job, ok, "the compaction offload panicked when it was told of an installation");
-        }
-    }
-
     /// An urgent one waits for nobody: for a compaction of level 0 writers may be waiting, and
     /// RocksDB runs one at a time, in at most `max_subcompactions` subcompactions.
     fn wait_for_slot(&self, job: u64, is_urgent: bool) {
-        if !is_urgent {
-            hold_on_this_thread(self.slots.acquire(|| self.is_closing()));
-        }
-        self.running.subcompaction_is_local(job);
+        let permit = if is_urgent { None } else { self.slots.acquire(|| self.is_closing()) };
+        self.jobs.run_here(job, permit);
     }
 
     /// The subcompaction that ran on this thread has ended, after `run` sent `job` back, and read
@@ -354,6 +343,12 @@ impl OffloadState {
         if catch_unwind(AssertUnwindSafe(|| self.offload.local_finished(job))).is_err() {
             tracing::error!(job, "the compaction offload panicked when it was told of a local end");
         }
+    }
+}
+
+fn tell_installed(job: u64, ok: bool, on_installed: OnInstalled) {
+    if catch_unwind(AssertUnwindSafe(|| on_installed(ok))).is_err() {
+        tracing::error!(job, ok, "the compaction offload panicked when it was told of an installation");
     }
 }
 

@@ -9,17 +9,17 @@
 //! schedule(info, input) -> RemoteJob  -->  run(job)  ..... input, table format ..>  run_remote_compaction
 //!                                            fetch outputs into job.output_directory()  <.. result, files
 //!                                            verify_outputs(&job, &result)
-//! rename, MANIFEST                    <--  Installed { result }
+//! rename, MANIFEST                    <--  Installed { result, on_installed }
 //!   or compact here                   <--  Local, or Fallback (waits for a local slot)
-//! on_installation                     -->  installed(job, ok)
+//! on_installation                     -->  on_installed(ok)
 //! ```
 //!
 //! # Where outputs must lie
 //!
 //! In [`RemoteJob::output_directory`], which is `session_tmp/<output name>` in the store's
 //! directory: RocksDB renames from there into the store, and removes all of `session_tmp` at the
-//! next open. The owner of the job makes the directory and removes it when
-//! [`CompactionOffload::installed`] has come, or when it gave the job up.
+//! next open. The owner of the job makes the directory and removes it in its
+//! [`on_installed`](RemoteOutcome::Installed), or when it gave the job up.
 //!
 //! # Invariants
 //!
@@ -56,10 +56,11 @@ pub mod slots;
 pub(crate) mod subcompactions;
 pub mod verify;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ecotone_rocks_sys::remote::RemoteInput;
+use ecotone_rocks::remote::RemoteInput;
 use ecotone_types::JobPurpose;
 
 use crate::table_format::TableFormat;
@@ -88,12 +89,6 @@ pub trait CompactionOffload: Send + Sync {
     /// Later calls of `run` do not come.
     fn cancel_all(&self);
 
-    /// RocksDB has renamed the outputs of the job into the store (`ok`), or did not take them. Not
-    /// called for a job whose outcome was not [`RemoteOutcome::Installed`], nor when the store
-    /// closes meanwhile. The commit to the MANIFEST comes after this. Remove
-    /// [`RemoteJob::output_directory`] now.
-    fn installed(&self, job: u64, ok: bool);
-
     /// The subcompaction that `run` sent back has ended here, on this thread. Does not come when
     /// the store closes meanwhile.
     fn local_finished(&self, job: u64) {
@@ -101,8 +96,12 @@ pub trait CompactionOffload: Send + Sync {
     }
 }
 
+/// Hears whether RocksDB has renamed the outputs of a job into the store, or did not take them; the
+/// commit to the MANIFEST comes after this. Called once at most, on the subcompaction's thread;
+/// dropped uncalled when the store closes meanwhile. Removes [`RemoteJob::output_directory`].
+pub type OnInstalled = Box<dyn FnOnce(bool) + Send>;
+
 /// What became of a [`RemoteJob`].
-#[derive(Debug)]
 pub enum RemoteOutcome {
     /// It is to run here, as decided: at once.
     Local,
@@ -113,7 +112,21 @@ pub enum RemoteOutcome {
     Installed {
         /// The proof, from [`verify_outputs`](crate::verify_outputs) for this very job.
         result: VerifiedResult,
+        /// What is to be done once RocksDB has taken it, or has not.
+        on_installed: OnInstalled,
     },
+}
+
+impl fmt::Debug for RemoteOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("Local"),
+            Self::Fallback => f.write_str("Fallback"),
+            Self::Installed { result, .. } => {
+                f.debug_struct("Installed").field("result", result).finish_non_exhaustive()
+            }
+        }
+    }
 }
 
 /// One input table of a job.

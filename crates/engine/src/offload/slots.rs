@@ -1,7 +1,6 @@
 //! The bound of local compactions that follow failed offloads: a worker that dies releases all its
 //! waiters at once.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -95,22 +94,6 @@ impl Drop for LocalPermit {
     }
 }
 
-thread_local! {
-    /// What the subcompaction that runs on this thread holds. Dropped with the thread, so that a
-    /// subcompaction whose end RocksDB does not tell still frees its slot.
-    static HELD: RefCell<Option<LocalPermit>> = const { RefCell::new(None) };
-}
-
-/// Keeps `permit` for the subcompaction that now runs on this thread; one kept before is freed.
-pub(crate) fn hold_on_this_thread(permit: Option<LocalPermit>) {
-    HELD.with(|held| drop(held.replace(permit)));
-}
-
-/// Frees what this thread holds.
-pub(crate) fn release_on_this_thread() {
-    hold_on_this_thread(None);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,14 +137,6 @@ mod tests {
             assert!(waiter.join().unwrap());
         });
         drop(taken);
-        assert_eq!(slots.used(), 0);
-    }
-
-    #[test]
-    fn a_thread_that_ends_frees_its_slot() {
-        let slots = LocalSlots::new(1);
-        let inner = slots.clone();
-        std::thread::spawn(move || hold_on_this_thread(inner.acquire(|| false))).join().unwrap();
         assert_eq!(slots.used(), 0);
     }
 }

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::compaction::jobs::{compaction_of, subcompaction_of};
+
 /// The longest that a subcompaction waits for the others; then it reports success on its own. Far
 /// more than a subcompaction of a compaction takes on the slowest server.
 const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
@@ -139,22 +141,6 @@ impl Subcompactions {
             }
         }
     }
-}
-
-/// RocksDB's number of a subcompaction within its compaction (`CompactionJob::GetCompactionId`).
-fn subcompaction_of(rocks_job: u64) -> u32 {
-    rocks_job as u32
-}
-
-/// RocksDB's number of the compaction that a subcompaction belongs to
-/// (`CompactionJob::GetCompactionId`).
-pub(crate) fn compaction_of(rocks_job: u64) -> i32 {
-    (rocks_job >> 32) as i32
-}
-
-/// The number that names a subcompaction, of its compaction's and its own.
-pub(crate) fn job_number(compaction: i32, subcompaction: i32) -> u64 {
-    (u64::from(compaction as u32) << 32) | u64::from(subcompaction as u32)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! - it parses, says success, and is for the level of the job;
 //! - each output is a file of its own in the job's output directory, carries the promised crc32c,
 //!   and holds what was promised: every block, every entry, order, range, counts, size, identity
-//!   ([`ecotone_rocks_sys::verify`]);
+//!   ([`ecotone_rocks::verify`]);
 //! - where the store has a value log, each output says which segments its entries name, by how many
 //!   bytes, as they do: what a table does not name is removed;
 //! - what an output tells of its keys follows from them; a worker of an earlier version may have
@@ -21,20 +21,20 @@
 //!   `VerifyInputRecordCount`). For one subcompaction of several, only that they are not more: the
 //!   sum over all subcompactions is compared when all have ended (`subcompactions`).
 //!
-//! Every output is read and synced by itself ([`ReceivedTable::take`]), so that a table that comes
+//! Every output is read and sealed by itself ([`ReceivedTable::take`]), so that a table that comes
 //! early is done with while the worker still writes the next; then their directory is synced. A
 //! worker that forges a consistent result is outside the threat model.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use ecotone_rocks_sys::remote::{RemoteOutput, RemoteResult};
-use ecotone_rocks_sys::verify::{
-    ExpectedTable, FILE_CHECKSUM_FUNCTION, TableSummary, VerifyError as TableError, file_checksum, read_table,
-    recount_table,
+use ecotone_io::objects::{Crc32c, ObjectDirectory, Unsealed, summary_of};
+use ecotone_io::tap::{self, Tap};
+use ecotone_rocks::remote::{RemoteOutput, RemoteResult};
+use ecotone_rocks::verify::{
+    ExpectedTable, FILE_CHECKSUM_FUNCTION, TableSummary, VerifyError as TableError, read_table, recount_table,
 };
 
 use super::RemoteJob;
@@ -63,7 +63,7 @@ pub enum VerifyError {
     Counts(String),
     /// A table is damaged or not the one promised.
     #[error(transparent)]
-    Table(#[from] ecotone_rocks_sys::verify::VerifyError),
+    Table(#[from] ecotone_rocks::verify::VerifyError),
     /// The file system of the store failed, which is no fault of the worker.
     #[error("cannot {action} {path:?}: {error}")]
     Io {
@@ -116,25 +116,34 @@ pub struct ReceivedTable {
 }
 
 impl ReceivedTable {
-    /// Reads the whole table at `path`, which was written in `format`, and syncs it. `crc32c` is
-    /// that of the whole file as it was received; what was written is still checked: every block
-    /// carries a checksum of its own. Reading ends soon, with an error, when another thread sets
-    /// `stop`; syncing does not.
-    pub fn take(
-        path: &Path,
-        crc32c: u32,
-        format: TableFormat,
-        stop: &AtomicBool,
-    ) -> Result<ReceivedTable, VerifyError> {
-        let collects = format.collects;
-        let summary = if collects.is_any() {
+    /// Reads the whole of `table`, which was written in `format`, and seals it. Its checksum is that
+    /// of the whole as it was received; what was written is still checked: every block carries a
+    /// checksum of its own. Reading ends soon, with an error, when another thread sets `stop`;
+    /// sealing does not.
+    pub fn take(table: Unsealed<Crc32c>, format: TableFormat, stop: &AtomicBool) -> Result<ReceivedTable, VerifyError> {
+        let path = table.path().to_path_buf();
+        let summary = Self::read(&path, format.collects, stop)?;
+        let crc32c = table.seal().map_err(|error| failed("sync", &path, error))?.checksum;
+        Ok(ReceivedTable { crc32c, summary, collects: format.collects })
+    }
+
+    /// The same of one that has come whole, in another way.
+    fn adopt(directory: &ObjectDirectory, name: &str, format: TableFormat) -> Result<ReceivedTable, VerifyError> {
+        let path = directory.path().join(name);
+        let whole = directory.open(name).and_then(|object| summary_of::<Crc32c>(&object));
+        let crc32c = whole.map_err(|error| TableError::Io { file: path.clone(), what: error.to_string() })?.checksum;
+        let summary = Self::read(&path, format.collects, &AtomicBool::new(false))?;
+        directory.adopt(name).map_err(|error| failed("sync", &path, error))?;
+        Ok(ReceivedTable { crc32c, summary, collects: format.collects })
+    }
+
+    fn read(path: &Path, collects: Collects, stop: &AtomicBool) -> Result<TableSummary, VerifyError> {
+        if collects.is_any() {
             let (collector, may_lack) = recounting(collects);
-            recount_table(path, stop, collector, &may_lack)?
+            Ok(recount_table(path, stop, collector, &may_lack)?)
         } else {
-            read_table(path, stop)?
-        };
-        sync(path)?;
-        Ok(ReceivedTable { crc32c, summary, collects })
+            Ok(read_table(path, stop)?)
+        }
     }
 
     /// Whether nothing is in it. A compaction may finish such a table and then drop it.
@@ -150,15 +159,11 @@ impl ReceivedTable {
 /// received the files piece by piece saves the first by [`verify_received_outputs`].
 pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, VerifyError> {
     let parsed = RemoteResult::parse(result).map_err(malformed)?;
-    let directory = job.output_directory();
     check_claims(job, &parsed)?;
     let mut tables = HashMap::new();
-    let stop = AtomicBool::new(false);
+    let objects = ObjectDirectory::new(job.output_directory(), Tap::SILENT);
     for output in &parsed.output_files {
-        let path = directory.join(&output.file_name);
-        let crc32c =
-            file_checksum(&path).map_err(|error| TableError::Io { file: path.clone(), what: error.to_string() })?;
-        let table = ReceivedTable::take(&path, u32::from_be_bytes(crc32c), job.table_format, &stop)?;
+        let table = ReceivedTable::adopt(&objects, &output.file_name, job.table_format)?;
         tables.insert(output.file_name.clone(), table);
     }
     verify_received_outputs(job, result, &tables)
@@ -197,7 +202,7 @@ pub fn verify_received_outputs(
     Ok(VerifiedResult { job: job.id, bytes, result: Box::new(parsed) })
 }
 
-fn malformed(error: ecotone_rocks_sys::Error) -> VerifyError {
+fn malformed(error: ecotone_rocks::Error) -> VerifyError {
     VerifyError::Malformed(error.to_string())
 }
 
@@ -346,9 +351,9 @@ fn make_directories_durable(job: &RemoteJob, directory: &Path) -> Result<(), Ver
 }
 
 fn sync(path: &Path) -> Result<(), VerifyError> {
-    File::open(path).and_then(|file| file.sync_all()).map_err(|error| VerifyError::Io {
-        action: "sync",
-        path: path.to_path_buf(),
-        error,
-    })
+    tap::sync_directory(path, &Tap::SILENT).map_err(|error| failed("sync", path, error))
+}
+
+fn failed(action: &'static str, path: &Path, error: io::Error) -> VerifyError {
+    VerifyError::Io { action, path: path.to_path_buf(), error }
 }

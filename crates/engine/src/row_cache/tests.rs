@@ -2,25 +2,37 @@ use ecotone_valuelog::pointer::{Pointer, SegmentNumber};
 
 use super::*;
 use crate::header::{Attributes, PLAIN, encode_separated};
-use crate::{OpenMode, Store, StoreOptions, WriteOptions};
+use crate::{Batch, OpenMode, Store, StoreSettings, WriteOptions};
 
 mod of_cached_pointers;
 
 const SPACE: u64 = 8 << 20;
 
-fn batch(changes: &[(&str, Option<&str>)]) -> WriteBatch {
-    let mut batch = WriteBatch::default();
-    for (key, value) in changes {
-        match value {
-            Some(value) => batch.put(key, value),
-            None => batch.delete(key),
-        }
-    }
-    batch
+fn put<'c>(key: &'c str, stored: &'c [u8]) -> RowChange<'c> {
+    RowChange::Put { key: key.as_bytes(), stored, separated: None }
 }
 
-fn write(rows: &RowCache, changes: &[(&str, Option<&str>)]) {
-    rows.begin_write(&batch(changes), SeparatedWrites::Nothing).succeed();
+fn changes<'c>(changes: &[(&'c str, Option<&'c str>)]) -> Vec<RowChange<'c>> {
+    let change = |(key, value): &(&'c str, Option<&'c str>)| match value {
+        Some(value) => put(key, value.as_bytes()),
+        None => RowChange::Delete { key: key.as_bytes() },
+    };
+    changes.iter().map(change).collect()
+}
+
+fn begin<'c>(
+    rows: &'c RowCache,
+    changes: &'c [RowChange<'c>],
+) -> Writing<'c, impl Iterator<Item = RowChange<'c>> + Clone> {
+    rows.begin_write(changes.iter().copied())
+}
+
+fn write(rows: &RowCache, change: &[(&str, Option<&str>)]) {
+    begin(rows, &changes(change)).succeed();
+}
+
+fn write_stored(rows: &RowCache, key: &str, stored: &[u8]) {
+    begin(rows, &[put(key, stored)]).succeed();
 }
 
 fn told(rows: &RowCache, key: &str) -> Option<String> {
@@ -74,8 +86,8 @@ fn who_was_told_a_row_keeps_it_over_a_write() {
 fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
     let rows = RowCache::new(SPACE, false);
     let before = absent(&rows, "a");
-    let change = batch(&[("a", Some("new"))]);
-    let writing = rows.begin_write(&change, SeparatedWrites::Nothing);
+    let change = changes(&[("a", Some("new"))]);
+    let writing = begin(&rows, &change);
     // Found before the write, which RocksDB may have done already.
     rows.keep(before, b"a", b"old");
     assert_eq!(told(&rows, "a"), None);
@@ -86,7 +98,7 @@ fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
     rows.keep(meanwhile, b"a", b"old");
     assert_eq!(told(&rows, "a").as_deref(), Some("new"));
     // One that was told before is not told while it changes.
-    let writing = rows.begin_write(&change, SeparatedWrites::Nothing);
+    let writing = begin(&rows, &change);
     assert_eq!(told(&rows, "a"), None);
     drop(writing);
     assert_eq!(told(&rows, "a"), None, "what became of a write that failed is for RocksDB to say");
@@ -96,9 +108,8 @@ fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
 fn of_two_writes_at_a_time_neither_says_what_a_key_has() {
     let rows = RowCache::new(SPACE, false);
     read(&rows, "a", "0");
-    let (one, other) = (batch(&[("a", Some("1"))]), batch(&[("a", Some("2"))]));
-    let (first, second) =
-        (rows.begin_write(&one, SeparatedWrites::Nothing), rows.begin_write(&other, SeparatedWrites::Nothing));
+    let (one, other) = (changes(&[("a", Some("1"))]), changes(&[("a", Some("2"))]));
+    let (first, second) = (begin(&rows, &one), begin(&rows, &other));
     second.succeed();
     assert_eq!(told(&rows, "a"), None);
     first.succeed();
@@ -115,10 +126,8 @@ fn a_range_that_is_removed_takes_its_rows_and_a_wide_one_all() {
         let keys: Vec<String> = (0..1000).map(|number| format!("{number:03}")).collect();
         keys.iter().for_each(|key| read(&rows, key, "value"));
         let stale = absent(&rows, "25");
-        let mut removal = WriteBatch::default();
-        removal.delete_range("25", to);
-        removal.put("300", "again");
-        let writing = rows.begin_write(&removal, SeparatedWrites::Nothing);
+        let removal = [RowChange::DeleteRange { from: b"25", to: to.as_bytes() }, put("300", b"again")];
+        let writing = begin(&rows, &removal);
         assert_eq!(told(&rows, "000"), None, "any row may be in the range");
         writing.succeed();
         rows.keep(stale, b"25", b"stale");
@@ -186,9 +195,7 @@ fn rows_that_are_not_freed_yet_and_those_that_come_fit_together() {
 }
 
 fn remove(rows: &RowCache, from: &str, to: &str) {
-    let mut removal = WriteBatch::default();
-    removal.delete_range(from, to);
-    rows.begin_write(&removal, SeparatedWrites::Nothing).succeed();
+    begin(rows, &[RowChange::DeleteRange { from: from.as_bytes(), to: to.as_bytes() }]).succeed();
 }
 
 /// Has what `rows` tell compared with the truth, while keys are written, read and removed. What is
@@ -211,9 +218,8 @@ fn compare_with_truth(rows: &RowCache, keys: u64, steps: u64) {
                     1 => with_long_header(step as u32),
                     _ => stored(Some(step as u32), b"value"),
                 };
-                let mut change = WriteBatch::default();
-                change.put(&key, &written);
-                let writing = rows.begin_write(&change, SeparatedWrites::Nothing);
+                let change = [put(&key, &written)];
+                let writing = begin(rows, &change);
                 if random(10) == 0 {
                     // RocksDB may have it all the same.
                     drop(writing);
@@ -375,9 +381,9 @@ fn no_reader_sees_an_older_value_after_a_newer_one() {
                     for round in 0..40_000 {
                         // Each has keys of its own.
                         let which = round % (KEYS / 2) * 2 + thread;
-                        let mut change = WriteBatch::default();
-                        change.put(&keys[which], stored_for(truth[which].load(Ordering::SeqCst) + 1));
-                        let write = rows.begin_write(&change, SeparatedWrites::Nothing);
+                        let stored = stored_for(truth[which].load(Ordering::SeqCst) + 1);
+                        let change = [put(&keys[which], &stored)];
+                        let write = begin(rows, &change);
                         truth[which].fetch_add(1, Ordering::SeqCst);
                         write.succeed();
                     }
@@ -468,22 +474,23 @@ fn a_row_that_had_its_value_has_the_one_that_was_written() {
             rows.keep_value(&rows.get(key.as_bytes()).ok().unwrap(), b"old");
         }
     }
-    // The values of a batch, one of which stays with its key, and what is written; a deletion comes
-    // between them.
+    // The values of a batch, one of which stays with its key; a deletion comes between them.
     let long = [b'l'; MAX_VALUE_BYTES + 1];
-    let (mut before, mut written) = (WriteBatch::default(), WriteBatch::default());
-    let changes: [(&str, Option<u32>, &[u8]); 4] =
+    let puts: [(&str, Option<u32>, &[u8]); 4] =
         [("a", Some(2), b"new a"), ("b", Some(2), b"new b"), ("d", None, b"new d"), ("e", Some(3), &long)];
-    for (key, segment, payload) in changes {
-        before.put(key, stored(None, payload));
-        written.put(key, stored(segment, payload));
-        if key == "a" {
-            before.delete("c");
-            written.delete("c");
-        }
-    }
-    rows.begin_write(&written, SeparatedWrites::Records(&before)).succeed();
-    for (key, segment, payload) in changes {
+    let written = puts.map(|(_, segment, payload)| stored(segment, payload));
+    let mut batch: Vec<_> = puts
+        .iter()
+        .zip(&written)
+        .map(|((key, segment, payload), stored)| RowChange::Put {
+            key: key.as_bytes(),
+            stored,
+            separated: segment.map(|_| *payload),
+        })
+        .collect();
+    batch.insert(1, RowChange::Delete { key: b"c" });
+    begin(&rows, &batch).succeed();
+    for (key, segment, payload) in puts {
         assert_eq!(rows.get(key.as_bytes()).ok().unwrap().stored(), stored(segment, payload), "{key}");
     }
     assert_eq!(value("a").as_deref(), Some(b"new a".as_slice()));
@@ -492,30 +499,19 @@ fn a_row_that_had_its_value_has_the_one_that_was_written() {
     assert_eq!(value("d"), None, "it stands with its key");
     assert_eq!(value("e"), None, "it is too long");
     // A single one.
-    let mut single = WriteBatch::default();
-    single.put("a", stored(Some(4), b"newer"));
-    rows.begin_write(&single, SeparatedWrites::Value(b"newer")).succeed();
+    let pointer = stored(Some(4), b"newer");
+    let single = |value| [RowChange::Put { key: b"a", stored: &pointer, separated: Some(value) }];
+    begin(&rows, &single(b"newer")).succeed();
     assert_eq!(value("a").as_deref(), Some(b"newer".as_slice()));
     // Of two at a time nobody knows which was the last.
-    let one = rows.begin_write(&single, SeparatedWrites::Value(b"one"));
-    let other = rows.begin_write(&single, SeparatedWrites::Value(b"other"));
-    one.succeed();
-    other.succeed();
+    let (one, other) = (single(b"one"), single(b"other"));
+    let (first, second) = (begin(&rows, &one), begin(&rows, &other));
+    first.succeed();
+    second.succeed();
     assert!(rows.get(b"a").is_err());
-    rows.keep(absent(&rows, "a"), b"a", &stored(Some(4), b"newer"));
-    drop(rows.begin_write(&single, SeparatedWrites::Value(b"never")));
+    rows.keep(absent(&rows, "a"), b"a", &pointer);
+    drop(begin(&rows, &single(b"never")));
     assert!(rows.get(b"a").is_err(), "it failed");
-}
-
-#[test]
-fn bytes_of_a_pointer_are_never_taken_for_a_value() {
-    let rows = RowCache::new(SPACE, false);
-    rows.keep(absent(&rows, "a"), b"a", &stored(Some(1), b"old"));
-    rows.keep_value(&rows.get(b"a").ok().unwrap(), b"old");
-    let mut batch = WriteBatch::default();
-    batch.put("a", stored(Some(2), b"new"));
-    rows.begin_write(&batch, SeparatedWrites::Records(&batch)).succeed();
-    assert_eq!(rows.get(b"a").ok().unwrap().value(), None);
 }
 
 #[test]
@@ -547,7 +543,7 @@ fn a_value_that_is_large_for_its_cache_costs_no_row() {
 #[test]
 fn a_row_that_leads_to_a_segment_that_has_gone_is_asked_of_rocksdb() {
     let directory = tempfile::tempdir().unwrap();
-    let options = StoreOptions { row_cache_bytes: Some(SPACE), ..StoreOptions::separated(128) };
+    let options = StoreSettings { row_cache_bytes: Some(SPACE), ..StoreSettings::separated(128) };
     let store = Store::open(directory.path(), OpenMode::Create, options).unwrap();
     let value = [b'v'; 300];
     store.put(b"key", &value).unwrap();
@@ -573,7 +569,7 @@ fn a_row_that_leads_to_a_segment_that_has_gone_is_asked_of_rocksdb() {
 #[test]
 fn a_store_tells_its_rows_the_values_that_it_writes() {
     let directory = tempfile::tempdir().unwrap();
-    let options = StoreOptions { row_cache_bytes: Some(SPACE), ..StoreOptions::separated(128) };
+    let options = StoreSettings { row_cache_bytes: Some(SPACE), ..StoreSettings::separated(128) };
     let store = Store::open(directory.path(), OpenMode::Create, options).unwrap();
     let of_row = |key: &[u8]| store.rows.as_ref().unwrap().get(key).ok().unwrap().value().map(<[u8]>::to_vec);
     let (long, short) = (|byte: u8| vec![byte; 300], b"short");
@@ -586,7 +582,7 @@ fn a_store_tells_its_rows_the_values_that_it_writes() {
     }
     store.put(b"a", &long(b'2')).unwrap();
     assert_eq!(of_row(b"a"), Some(long(b'2')));
-    let mut batch = store.batch();
+    let mut batch = Batch::new();
     batch.put(b"a", &long(b'3')).unwrap();
     batch.delete(b"b").unwrap();
     batch.put(b"c", short).unwrap();

@@ -3,105 +3,86 @@
 //!
 //! Threads: any number at a time, each with a write of its own.
 
-use rust_rocksdb::WriteBatch;
 use twox_hash::XxHash3_64;
 
 use super::RowCache;
-use crate::batch_records::{Record, records};
-use crate::header::{Header, Kind};
 
-/// Where the values are that the pointers of a batch lead to.
-#[derive(Clone, Copy)]
-pub(crate) enum SeparatedWrites<'v> {
-    /// The batch has no pointers.
-    Nothing,
-    /// That of its only record.
-    Value(&'v [u8]),
-    /// The same records in the same order, with values in the place of pointers.
-    Records(&'v WriteBatch),
+/// One change of a write, as it concerns rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RowChange<'c> {
+    /// `key` has `stored` from now on.
+    Put {
+        key: &'c [u8],
+        /// The header, and the value or a pointer.
+        stored: &'c [u8],
+        /// The value that the pointer leads to, where it is one.
+        separated: Option<&'c [u8]>,
+    },
+    /// `key` is removed.
+    Delete { key: &'c [u8] },
+    /// The keys from `from` to before `to` are removed.
+    DeleteRange { from: &'c [u8], to: &'c [u8] },
 }
 
-/// What a record of a batch of pointers was made of.
-#[derive(Clone, Copy)]
-pub(super) enum MadeOf<'v> {
-    Value(&'v [u8]),
-    /// A header and a value.
-    Stored(&'v [u8]),
+/// A write that is under way, of `changes`, which come in the same order each time.
+#[must_use]
+pub(crate) struct Writing<'c, C: Iterator<Item = RowChange<'c>> + Clone> {
+    cache: &'c RowCache,
+    changes: C,
+    changes_all: bool,
+    is_written: bool,
 }
 
-impl<'v> SeparatedWrites<'v> {
-    /// One for each record of the batch, or none at all.
-    fn records(self) -> impl Iterator<Item = Option<MadeOf<'v>>> {
-        let (value, batch) = match self {
-            SeparatedWrites::Nothing => (None, None),
-            SeparatedWrites::Value(value) => (Some(MadeOf::Value(value)), None),
-            SeparatedWrites::Records(batch) => (None, Some(batch)),
-        };
-        let made_of = |record| match record {
-            Ok(Record::Put { value, .. }) => Some(MadeOf::Stored(value)),
-            _ => None,
-        };
-        value.map(Some).into_iter().chain(batch.into_iter().flat_map(move |batch| records(batch.data()).map(made_of)))
-    }
-}
-
-impl<'v> MadeOf<'v> {
-    pub(super) fn value(self) -> Option<&'v [u8]> {
-        match self {
-            MadeOf::Value(value) => Some(value),
-            MadeOf::Stored(stored) => {
-                let header = Header::decode(stored).ok().filter(|header| header.kind == Kind::Inline)?;
-                Some(&stored[header.bytes..])
+impl<'c, C: Iterator<Item = RowChange<'c>> + Clone> Writing<'c, C> {
+    /// The write with this number begins.
+    pub(super) fn begin(cache: &'c RowCache, changes: C, number: u64) -> Self {
+        let mut changes_all = false;
+        for change in changes.clone() {
+            match change {
+                RowChange::Put { key, .. } | RowChange::Delete { key } => {
+                    cache.shard(XxHash3_64::oneshot(key)).lock().begin(number);
+                }
+                RowChange::DeleteRange { .. } => changes_all = true,
             }
         }
+        if changes_all {
+            cache.shards.iter().for_each(|shard| shard.lock().begin(number));
+        }
+        Self { cache, changes, changes_all, is_written: false }
     }
-}
 
-/// A write that is under way.
-#[must_use]
-pub(crate) struct Writing<'c> {
-    pub(super) cache: &'c RowCache,
-    pub(super) batch: &'c WriteBatch,
-    pub(super) separated: SeparatedWrites<'c>,
-    pub(super) changes_all: bool,
-    pub(super) is_written: bool,
-}
-
-impl Writing<'_> {
     /// RocksDB has all of it.
     pub(crate) fn succeed(mut self) {
         self.is_written = true;
     }
 }
 
-impl Drop for Writing<'_> {
+impl<'c, C: Iterator<Item = RowChange<'c>> + Clone> Drop for Writing<'c, C> {
     fn drop(&mut self) {
-        let mut separated = self.separated.records();
-        for record in records(self.batch.data()) {
-            let made_of = separated.next().flatten();
-            match record {
-                Ok(Record::Put { key, value: stored, .. }) => {
+        let cache = self.cache;
+        for change in self.changes.clone() {
+            match change {
+                RowChange::Put { key, stored, separated } => {
                     let hash = XxHash3_64::oneshot(key);
-                    let mut shard = self.cache.shard(hash).lock();
+                    let mut shard = cache.shard(hash).lock();
                     if self.is_written && !self.changes_all {
-                        self.cache.put(&mut shard, hash, key, stored, made_of);
+                        cache.put(&mut shard, hash, key, stored, separated);
                     } else {
-                        self.cache.remove_key(&mut shard, hash, key);
+                        cache.remove_key(&mut shard, hash, key);
                     }
                     shard.end();
                 }
-                Ok(Record::Delete { key }) => {
+                RowChange::Delete { key } => {
                     let hash = XxHash3_64::oneshot(key);
-                    let mut shard = self.cache.shard(hash).lock();
-                    self.cache.remove_key(&mut shard, hash, key);
+                    let mut shard = cache.shard(hash).lock();
+                    cache.remove_key(&mut shard, hash, key);
                     shard.end();
                 }
-                Ok(Record::DeleteRange { from, to }) => self.cache.remove(from..to),
-                Ok(Record::Other) | Err(_) => self.cache.clear(),
+                RowChange::DeleteRange { from, to } => cache.remove(from..to),
             }
         }
         if self.changes_all {
-            self.cache.shards.iter().for_each(|shard| shard.lock().end());
+            cache.shards.iter().for_each(|shard| shard.lock().end());
         }
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::ahead::{MAX_BYTES, MAX_ROWS};
 use super::*;
-use crate::{OpenMode, Separation, StoreOptions};
+use crate::{OpenMode, Separation, StoreSettings};
 
 const VALUES: usize = 500;
 
@@ -14,7 +14,7 @@ const VALUES: usize = 500;
 fn filled() -> (tempfile::TempDir, Store, BTreeMap<Vec<u8>, Vec<u8>>) {
     let directory = tempfile::tempdir().unwrap();
     let separation = Some(Separation { min_bytes: 100, segment_bytes: 64 * 1024 });
-    let options = StoreOptions { separation, ..StoreOptions::default() };
+    let options = StoreSettings { separation, ..StoreSettings::default() };
     let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
     let mut entries = BTreeMap::new();
     // Written in another order than they are read in.
@@ -87,7 +87,7 @@ fn a_damaged_value_is_an_error_at_its_own_key_and_the_entries_before_it_come_fir
 #[test]
 fn what_is_ahead_is_bounded() {
     let directory = tempfile::tempdir().unwrap();
-    let store = Store::open(&directory.path().join("store"), OpenMode::Create, StoreOptions::separated(100)).unwrap();
+    let store = Store::open(&directory.path().join("store"), OpenMode::Create, StoreSettings::separated(100)).unwrap();
     let value = vec![7; MAX_BYTES / 8];
     (0..300_u32).for_each(|number| store.put(&number.to_be_bytes(), &value[..300]).unwrap());
     (300..340_u32).for_each(|number| store.put(&number.to_be_bytes(), &value).unwrap());

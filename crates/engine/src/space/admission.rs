@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use ecotone_policy::dedup::forecast::deadline;
-use ecotone_rocks_sys::tables::live_tables;
+use ecotone_rocks::tables::live_tables;
 use ecotone_types::units::{Bytes, BytesPerSecond};
 use ecotone_valuelog::ValueLog;
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ use super::reservations::{Backlog, RunningCompactions, deep_compaction_bytes};
 use crate::events::{SpaceChanged, StoreEvents};
 use crate::family::DataFamily;
 use crate::raw::TableLimit;
-use crate::{Error, Result, StoreOptions};
+use crate::{Error, Result, StoreSettings};
 
 /// The budget of writers is at most one in so many parts of the reserve, so that compactions are
 /// told often enough what room is left to them. That of garbage collection is half as large. What
@@ -163,23 +163,28 @@ impl AdmissionControl {
     ///
     /// [`Error::Io`] where the file system does not say what it has free, and a wrong option where
     /// it is not larger than the reserve.
-    pub(crate) fn new(directory: &Path, options: &StoreOptions, counters: Options) -> Result<Self> {
+    pub(crate) fn new(
+        directory: &Path,
+        settings: &StoreSettings,
+        counters: Options,
+        events: Option<Arc<dyn StoreEvents>>,
+    ) -> Result<Self> {
         let file_system = measure::file_system(directory);
         let (_, disk_bytes) = file_system.map_err(|error| Error::io("ask for free space on", directory, &error))?;
-        let SpaceLimits { max_bytes, reserve_bytes } = options.space;
+        let SpaceLimits { max_bytes, reserve_bytes } = settings.space;
         if reserve_bytes.is_some_and(|reserve| reserve >= disk_bytes) {
             let reason = format!("the file system of {directory:?} has {disk_bytes} bytes in all, which is no more");
             return Err(Error::invalid("space.reserve_bytes", reason));
         }
-        let segment_bytes = options.separation.map(|separation| separation.segment_bytes);
+        let segment_bytes = settings.separation.map(|separation| separation.segment_bytes);
         Ok(Self {
             directory: directory.to_path_buf(),
             space_bytes: disk_bytes.min(max_bytes.unwrap_or(u64::MAX)),
-            reserve: signed(options.space.reserve(segment_bytes, disk_bytes)),
+            reserve: signed(settings.space.reserve(segment_bytes, disk_bytes)),
             max_bytes,
             // `DBImpl::GetWalPreallocateBlockSize`.
-            next_wal_bytes: options.memtable_bytes.saturating_add(options.memtable_bytes / 10),
-            deep_compaction_bytes: deep_compaction_bytes(options),
+            next_wal_bytes: settings.memtable_bytes.saturating_add(settings.memtable_bytes / 10),
+            deep_compaction_bytes: deep_compaction_bytes(settings),
             budget: AtomicI64::new(0),
             deletions: AtomicI64::new(0),
             gc: AtomicI64::new(0),
@@ -196,7 +201,7 @@ impl AdmissionControl {
             tables: OnceLock::new(),
             database: OnceLock::new(),
             values: OnceLock::new(),
-            events: options.events.clone(),
+            events,
             notifier: ProbeNotifier::default(),
         })
     }
@@ -521,8 +526,8 @@ mod tests {
     fn admission() -> (tempfile::TempDir, AdmissionControl, impl Fn(u64)) {
         let directory = tempfile::tempdir().unwrap();
         let space = SpaceLimits { reserve_bytes: Some(16 * MIB), max_bytes: Some(64 * MIB) };
-        let options = StoreOptions { memtable_bytes: MIB, space, ..StoreOptions::default() };
-        let admission = AdmissionControl::new(directory.path(), &options, Options::default()).unwrap();
+        let settings = StoreSettings { memtable_bytes: MIB, space, ..StoreSettings::default() };
+        let admission = AdmissionControl::new(directory.path(), &settings, Options::default(), None).unwrap();
         let filler = directory.path().join("filler");
         // Whole blocks without holes: what is taken is what the file is long.
         let take = move |bytes: u64| std::fs::write(&filler, vec![7; bytes as usize]).unwrap();

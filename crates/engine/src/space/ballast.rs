@@ -26,7 +26,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::measure;
-use crate::inspect::repair::survey::unnamed_tables;
+use crate::offline::survey::unnamed_tables;
 
 /// Its name, in the store's folder.
 pub(crate) const BALLAST_FILE: &str = "BALLAST";

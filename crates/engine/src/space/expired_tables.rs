@@ -2,7 +2,7 @@
 //!
 //! RocksDB compacts nothing then that would free it: what rests in the last level has no level to
 //! go to, and above it nothing presses. The scan of old tables
-//! ([`crate::StoreOptions::expired_compaction_seconds`]) comes in weeks. Each table says when the
+//! ([`crate::StoreSettings::expired_compaction_seconds`]) comes in weeks. Each table says when the
 //! first of its values expires ([`crate::expired`]), so those without such a value are left alone,
 //! and those whose time has not come; the earliest goes first. A table that does not say is taken
 //! for one whose first value has expired when it was made. It says once it has been rewritten.
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ecotone_policy::dedup::plan::Merge;
-use ecotone_rocks_sys::tables::{TableMetadata, collected_properties_but, live_tables};
+use ecotone_rocks::tables::{TableMetadata, collected_properties_but, live_tables};
 use ecotone_types::units::Bytes;
 use rust_rocksdb::DB;
 
@@ -124,7 +124,7 @@ impl ExpiredTables {
 
     /// The tables that there are, with all that they say known.
     fn probe(&mut self, db: &DB, family: DataFamily) -> Result<Vec<TableMetadata>> {
-        let failed = |error: ecotone_rocks_sys::Error| Error::Rocks { detail: error.to_string() };
+        let failed = |error: ecotone_rocks::Error| Error::Rocks { detail: error.to_string() };
         let known: Vec<_> = self.earliest_ms.keys().copied().collect();
         let mut said: BTreeMap<_, _> = std::mem::take(&mut self.earliest_ms);
         for mut table in collected_properties_but(db, &family, PROPERTY, &known).map_err(failed)? {

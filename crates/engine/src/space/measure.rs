@@ -203,8 +203,8 @@ fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ecotone_io::tap::Tap;
     use ecotone_valuelog::log::ValueOrigin;
-    use ecotone_valuelog::tap::Tap;
 
     #[test]
     fn what_a_file_system_keeps_back_is_neither_free_nor_taken() {

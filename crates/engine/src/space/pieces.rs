@@ -5,7 +5,7 @@
 //! of the two must have room for all of it, though it writes next to nothing. Cut where tables
 //! begin, the deletion is spread over tables of which each overlaps a few.
 
-use ecotone_rocks_sys::tables::TableMetadata;
+use ecotone_rocks::tables::TableMetadata;
 
 /// Pieces of one range: they cost a read a little until a compaction has met them.
 const MAX_PIECES: usize = 256;

@@ -28,7 +28,7 @@
 
 use std::time::{Duration, Instant};
 
-use ecotone_rocks_sys::tables::{FamilyTable, family_tables};
+use ecotone_rocks::tables::{FamilyTable, family_tables};
 use rust_rocksdb::{CompactOptions, DB, FlushOptions, properties};
 
 use super::expired_tables::ExpiredTables;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use rust_rocksdb::{DB, properties};
 
-use crate::StoreOptions;
+use crate::StoreSettings;
 use crate::family::DataFamily;
 
 const MIB: u64 = 1 << 20;
@@ -24,7 +24,7 @@ pub(crate) struct Backlog {
 }
 
 /// Bytes of a compaction of one table in one of the deeper levels, its margins included.
-pub(crate) fn deep_compaction_bytes(options: &StoreOptions) -> u64 {
+pub(crate) fn deep_compaction_bytes(options: &StoreSettings) -> u64 {
     u64::from(options.level_multiplier).saturating_add(2).saturating_mul(options.target_file_bytes)
 }
 

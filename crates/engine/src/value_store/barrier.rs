@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ecotone_rocks_sys::filesystem::{TapEvent, WriteTap};
+use ecotone_io::tap::{TapEvent, WriteTap};
 use ecotone_valuelog::log::ValueLog;
 
 use super::replay::ReplayOutcome;

@@ -3,25 +3,23 @@
 pub(crate) mod barrier;
 pub(crate) mod replay;
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
-use ecotone_rocks_sys::filesystem::FileSystemHooks;
-use ecotone_rocks_sys::tables::live_tables;
+use ecotone_io::objects::{ObjectDirectory, Unchecked};
+use ecotone_io::tap::Tap;
+use ecotone_rocks::compaction_filter::set_compaction_filter;
+use ecotone_rocks::filesystem::FileSystemHooks;
+use ecotone_rocks::tables::live_tables;
 use ecotone_valuelog::log::ValueLog;
 use ecotone_valuelog::log::{VALUES_DIRECTORY, ValueOrigin};
 use ecotone_valuelog::segment::{self, InFlight, Segment};
 use ecotone_valuelog::sync_failure::SyncFailure;
 use ecotone_valuelog::tail;
-use ecotone_valuelog::tap::Tap;
 use ecotone_valuelog::watermark::{Watermark, WatermarkFile};
-use rust_rocksdb::{DB, Options, WriteBatch};
+use rust_rocksdb::{DB, Options};
 
-use crate::batch_records::{Record, records};
 use crate::choices::Durability;
 use crate::compaction::internal::InternalCompactions;
 use crate::dedup::sample_registry::SampleRegistry;
@@ -36,20 +34,17 @@ use crate::gc::removed_ranges::KeyRange;
 use crate::gc::throttle::WriteThrottle;
 use crate::gc::worker::{GcWorker, Settings};
 use crate::group_sync::GroupSync;
-use crate::header::{Header, Kind, encode_separated};
+use crate::header::encode_separated;
 use crate::identity::Identity;
 use crate::log_check::Logs;
 use crate::options::Separation;
 use crate::space::admission::AdmissionControl;
 use crate::value_store::barrier::Barrier;
 use crate::value_store::replay::{Replay, ReplayOutcome};
-use crate::{Error, Result, StoreOptions, ValueLogProperties, identity, idle};
+use crate::{Error, Result, StoreSettings, ValueLogProperties, identity, idle};
 
 /// Segments of a store that separates no values from now on: only their reading matters then.
 const IDLE: Separation = Separation::from_bytes(u32::MAX);
-
-/// Bytes of a segment that are copied at once.
-const COPIED_BYTES: usize = 1024 * 1024;
 
 /// See the module.
 pub(crate) struct ValueStore {
@@ -86,6 +81,7 @@ pub(crate) struct Components<'s> {
     pub(crate) failure: &'s Arc<SyncFailure>,
     pub(crate) logs: &'s Arc<Logs>,
     pub(crate) outcome: &'s Arc<ReplayOutcome>,
+    pub(crate) duties: &'s ThreadDuties,
 }
 
 impl Opening {
@@ -93,27 +89,27 @@ impl Opening {
     /// store without values of its own that is to stay so.
     pub(crate) fn prepare(
         directory: &Path,
-        Components { admission, internal, failure, logs, outcome }: Components<'_>,
+        Components { admission, internal, failure, logs, outcome, duties }: Components<'_>,
         expired: Option<ExpiredValues>,
-        store_options: &StoreOptions,
+        settings: &StoreSettings,
         hooks: &mut Option<FileSystemHooks>,
         options: &mut Options,
     ) -> Result<Option<Self>> {
         let writable = admission.is_some();
-        let separation = store_options.separation.filter(|_| writable);
+        let separation = settings.separation.filter(|_| writable);
         if separation.is_none() && !identity::read(directory)?.has_value_log() {
             return Ok(None);
         }
-        let tap = Tap::of(hooks.as_ref());
+        let tap = FileSystemHooks::tap_of(hooks.as_ref());
         if writable {
             tail::trim(&directory.join(VALUES_DIRECTORY), &tap)?;
         }
         let log = ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?
             .with_failure(failure.clone())
-            .with_synced_writes(store_options.durability == Durability::Always)
-            .with_mapped_reads(store_options.mapped_read_bytes)
-            .with_page_cache(store_options.page_cache_bytes);
-        let log = Arc::new(match store_options.max_open_files {
+            .with_synced_writes(settings.durability == Durability::Always)
+            .with_mapped_reads(settings.mapped_read_bytes)
+            .with_page_cache(settings.page_cache_bytes);
+        let log = Arc::new(match settings.max_open_files {
             Some(most) => log.with_max_open(most as usize),
             None => log,
         });
@@ -121,9 +117,8 @@ impl Opening {
             admission.has_values(&log);
         }
         options.set_wal_filter(Replay::new(directory, Some(log.clone()), logs.clone(), outcome.clone()));
-        let duties = ThreadDuties::new(store_options.duties.clone());
-        let mapped = store_options.mapped_bytes;
-        let gc = Gc::new(log.clone(), admission.cloned(), internal.clone(), expired, mapped, duties);
+        let mapped = settings.mapped_bytes;
+        let gc = Gc::new(log.clone(), admission.cloned(), internal.clone(), expired, mapped, duties.clone());
         let gc = Arc::new(gc);
         set_compaction_filter(options, Arc::new(GcFilterFactory(gc.clone())));
         let next = hooks.take().unwrap_or_default();
@@ -140,11 +135,11 @@ impl Opening {
             outcome: outcome.clone(),
             gc,
             settings: Settings {
-                parameters: store_options.gc.clone(),
+                parameters: settings.gc.clone(),
                 // A compaction of level 0 takes all tables below it, and must be able to begin.
                 // With fewer none is due.
-                most_l0_tables: u64::from(store_options.l0_compaction_trigger - 1),
-                target_file_bytes: store_options.target_file_bytes,
+                most_l0_tables: u64::from(settings.l0_compaction_trigger - 1),
+                target_file_bytes: settings.target_file_bytes,
             },
             notifier: Arc::default(),
             opening,
@@ -246,51 +241,6 @@ impl ValueStore {
         self.separated_bytes.load(Ordering::Relaxed)
     }
 
-    /// The same batch with its long values in the value log; `None` where it has none.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WouldBlock`] with `non_blocking`, where another value is being written that takes
-    /// long; nothing was written. Others as of a write.
-    pub(crate) fn separate_all(
-        &self,
-        batch: &WriteBatch,
-        family: DataFamily,
-        non_blocking: bool,
-    ) -> Result<Option<(WriteBatch, Vec<InFlight>)>> {
-        // The header counts as well: a batch without a stored value of this length has no value of
-        // this length.
-        let long = records(batch.data())
-            .any(|record| matches!(record, Ok(Record::Put { value, .. }) if self.takes(value.len())));
-        if !long {
-            return Ok(None);
-        }
-        if non_blocking && !self.log.is_unblocked() {
-            return Err(Error::WouldBlock);
-        }
-        let (mut separated, mut in_flights, mut stored) = (WriteBatch::default(), Vec::new(), Vec::new());
-        for record in records(batch.data()) {
-            match record {
-                Ok(Record::Put { key, value, .. }) => {
-                    let header = Header::decode(value).map_err(|reason| Error::corrupt_value(key, &reason))?;
-                    let payload = &value[header.bytes..];
-                    if header.kind == Kind::Inline && self.takes(payload.len()) {
-                        in_flights.push(self.separate(key, &value[..header.bytes], payload, &mut stored)?);
-                        separated.put_cf(&family, key, &stored);
-                    } else {
-                        separated.put_cf(&family, key, value);
-                    }
-                }
-                Ok(Record::Delete { key }) => separated.delete_cf(&family, key),
-                Ok(Record::DeleteRange { from, to }) => separated.delete_range_cf(&family, from, to),
-                Ok(Record::Other) | Err(_) => {
-                    return Err(Error::invalid("batch", "it holds what no batch of a store holds"));
-                }
-            }
-        }
-        Ok(Some((separated, in_flights)))
-    }
-
     /// Makes durable what was written before the call, segments and WAL side by side. Writers that
     /// call at the same time share one sync.
     pub(crate) fn sync(&self, sync_wal: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -361,10 +311,13 @@ impl ValueStore {
             self.log.sync()?;
             self.log.sync_relocated()?;
             let values = directory.join(VALUES_DIRECTORY);
-            std::fs::create_dir(&values).map_err(|error| Error::io("create the directory", &values, &error))?;
+            // Nobody follows what is beside the store.
+            let (from, to) =
+                (ObjectDirectory::new(self.log.directory(), Tap::SILENT), ObjectDirectory::new(&values, Tap::SILENT));
+            to.make().map_err(|error| Error::io("create the directory", &values, &error))?;
             let mut last = None;
             for segment in self.log.segments() {
-                let offset = copy_segment(&segment, &values)?;
+                let offset = copy_segment(&segment, &from, &to)?;
                 last = Some(Watermark { segment: segment.number(), offset });
             }
             // All of it is durable, so that who opens the copy need not sync it.
@@ -397,29 +350,17 @@ impl ValueStore {
 
 /// Gives `segment` a second name in `directory`; where it is not sealed yet, copies what is in it.
 /// Returns how much that is.
-fn copy_segment(segment: &Arc<Segment>, directory: &Path) -> Result<u64> {
-    let to = directory.join(segment::file_name(segment.number()));
+fn copy_segment(segment: &Arc<Segment>, from: &ObjectDirectory, to: &ObjectDirectory) -> Result<u64> {
+    let name = segment::file_name(segment.number());
     let bytes = segment.bytes_in_file();
-    if segment.is_sealed() && std::fs::hard_link(segment.path(), &to).is_ok() {
+    if segment.is_sealed() && from.link(&name, to).is_ok() {
         return Ok(bytes);
     }
-    copy_bytes(segment.path(), &to, bytes).map_err(|error| Error::io("copy a segment to", &to, &error))?;
+    let copy = || {
+        let mut copy = to.create::<Unchecked>(&name)?;
+        copy.append_from(&from.open(&name)?, bytes)?;
+        copy.seal()
+    };
+    copy().map_err(|error| Error::io("copy a segment to", &to.path().join(&name), &error))?;
     Ok(bytes)
-}
-
-/// Copies the first `bytes` bytes, and makes them durable. The kernel is not asked to do it: it
-/// might let both files share their blocks, and a file that is appended to must own what it has
-/// reserved.
-fn copy_bytes(from: &Path, to: &Path, bytes: u64) -> std::io::Result<()> {
-    let mut from = BufReader::with_capacity(COPIED_BYTES, File::open(from)?.take(bytes));
-    let mut to = File::create(to)?;
-    loop {
-        let read = from.fill_buf()?;
-        if read.is_empty() {
-            return to.sync_all();
-        }
-        to.write_all(read)?;
-        let written = read.len();
-        from.consume(written);
-    }
 }

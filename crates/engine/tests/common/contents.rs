@@ -3,17 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use ecotone_engine::{Direction, Store, StoreOptions};
+use ecotone_engine::{Direction, Store, StoreSettings};
 
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Options under which a few thousand small writes fill many memtables, tables and levels.
-pub fn small() -> StoreOptions {
-    StoreOptions {
+pub fn small() -> StoreSettings {
+    StoreSettings {
         memtable_bytes: 64 * 1024,
         level_base_bytes: 1024 * 1024,
         target_file_bytes: 64 * 1024,
-        ..StoreOptions::default()
+        ..StoreSettings::default()
     }
 }
 

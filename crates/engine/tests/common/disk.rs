@@ -25,7 +25,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
+use ecotone_io::tap::{TapEvent, WriteTap};
+use ecotone_rocks::filesystem::FileSystemHooks;
 
 use super::random::Random;
 
@@ -94,8 +95,8 @@ impl Recorder {
         Arc::new(Self { root: root.canonicalize().unwrap(), recorded: Mutex::default() })
     }
 
-    pub fn hooks(self: &Arc<Self>) -> Option<FileSystemHooks> {
-        Some(FileSystemHooks { tap: Some(self.clone()), ..FileSystemHooks::default() })
+    pub fn hooks(self: &Arc<Self>) -> FileSystemHooks {
+        FileSystemHooks { tap: Some(self.clone()), ..FileSystemHooks::default() }
     }
 
     pub fn note(&self, change: Change) {

@@ -4,6 +4,7 @@
 pub mod appended;
 mod contents;
 pub mod disk;
+pub mod merging;
 pub mod offloads;
 pub mod random;
 pub mod rounds;
@@ -15,7 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{
-    DedupMode, DedupOptions, ExtensionThreshold, OpenMode, Separation, Store, StoreOptions, ValueLogProperties,
+    DedupMode, DedupOptions, ExtensionThreshold, OpenMode, Separation, Store, StoreBuilder, StoreSettings,
+    ValueLogProperties,
 };
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::gc::GcParameters;
@@ -27,8 +29,8 @@ pub use contents::*;
 
 /// Short segments, and garbage collection that begins early and often, so that whatever is done to
 /// a store meets it.
-pub fn collecting_early(segment_bytes: u64) -> StoreOptions {
-    StoreOptions {
+pub fn collecting_early(segment_bytes: u64) -> StoreSettings {
+    StoreSettings {
         separation: Some(Separation { min_bytes: LONG_BYTES, segment_bytes }),
         l0_compaction_trigger: 2,
         gc: GcParameters {
@@ -56,14 +58,20 @@ pub fn dedup_eagerly(mode: DedupMode) -> DedupOptions {
     }
 }
 
-pub fn store(options: StoreOptions) -> (TempDir, Store) {
+pub fn store(settings: StoreSettings) -> (TempDir, Store) {
+    store_with(settings, |builder| builder)
+}
+
+/// The same with what the test has beside its settings.
+pub fn store_with(settings: StoreSettings, with: impl FnOnce(StoreBuilder) -> StoreBuilder) -> (TempDir, Store) {
     let directory = tempfile::tempdir().unwrap();
-    let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
+    let builder = Store::builder(&directory.path().join("store")).mode(OpenMode::Create).settings(settings);
+    let store = with(builder).open().unwrap();
     (directory, store)
 }
 
-pub fn shared(options: StoreOptions) -> (TempDir, Arc<Store>) {
-    let (directory, store) = store(options);
+pub fn shared(settings: StoreSettings) -> (TempDir, Arc<Store>) {
+    let (directory, store) = store(settings);
     (directory, Arc::new(store))
 }
 

@@ -12,7 +12,7 @@ use ecotone_engine::{
     CancelFlag, Collects, CompactionOffload, RemoteJob, RemoteOutcome, TableFormat, VerifyError, WorkerError,
     WorkerOptions, WorkerRequest, run_remote_compaction, verify_outputs,
 };
-use ecotone_rocks_sys::filesystem::{RangedRead, RemoteFiles};
+use ecotone_io::remote_files::{RangedRead, RemoteFiles};
 use ecotone_types::JobPurpose;
 
 /// The owner's files, read by ranges, as a worker on another machine reads them: nothing but these
@@ -99,8 +99,8 @@ pub struct InProcess {
     /// What the worker understands of what its tables are to tell.
     pub as_worker: fn(Collects) -> Collects,
     pub jobs: AtomicU64,
-    pub installed: AtomicU64,
-    pub not_taken: AtomicU64,
+    pub installed: Arc<AtomicU64>,
+    pub not_taken: Arc<AtomicU64>,
     pub refused: Mutex<Vec<VerifyError>>,
     pub worker_errors: Mutex<Vec<WorkerError>>,
     pub local_finished: AtomicU64,
@@ -118,8 +118,8 @@ impl InProcess {
             spoil: None,
             as_worker: |collects| collects,
             jobs: AtomicU64::new(0),
-            installed: AtomicU64::new(0),
-            not_taken: AtomicU64::new(0),
+            installed: Arc::default(),
+            not_taken: Arc::default(),
             refused: Mutex::default(),
             worker_errors: Mutex::default(),
             local_finished: AtomicU64::new(0),
@@ -179,7 +179,15 @@ impl CompactionOffload for InProcess {
             spoil(&job, &fetched, &mut result);
         }
         match verify_outputs(&job, &result) {
-            Ok(result) => RemoteOutcome::Installed { result },
+            Ok(result) => {
+                let (installed, not_taken) = (self.installed.clone(), self.not_taken.clone());
+                let on_installed = Box::new(move |ok| {
+                    let count = if ok { installed } else { not_taken };
+                    count.fetch_add(1, Ordering::Relaxed);
+                    fs::remove_dir_all(fetched).unwrap();
+                });
+                RemoteOutcome::Installed { result, on_installed }
+            }
             Err(error) => {
                 self.refused.lock().unwrap().push(error);
                 fs::remove_dir_all(&fetched).unwrap();
@@ -194,13 +202,6 @@ impl CompactionOffload for InProcess {
 
     fn cancel_all(&self) {
         self.canceled.store(true, Ordering::Relaxed);
-    }
-
-    fn installed(&self, job: u64, ok: bool) {
-        let count = if ok { &self.installed } else { &self.not_taken };
-        count.fetch_add(1, Ordering::Relaxed);
-        let directory = self.seen.lock().unwrap().iter().find(|seen| seen.id == job).unwrap().output_directory();
-        fs::remove_dir_all(directory).unwrap();
     }
 
     fn local_finished(&self, _job: u64) {
@@ -244,9 +245,6 @@ impl<T: CompactionOffload> CompactionOffload for Only<T> {
     fn cancel_all(&self) {
         self.worker.cancel_all();
     }
-    fn installed(&self, job: u64, ok: bool) {
-        self.worker.installed(job, ok);
-    }
     fn local_finished(&self, job: u64) {
         self.worker.local_finished(job);
     }
@@ -281,6 +279,4 @@ impl CompactionOffload for AdmissionControl {
     fn cancel_all(&self) {
         self.open();
     }
-
-    fn installed(&self, _job: u64, _ok: bool) {}
 }

@@ -1,5 +1,6 @@
 //! A small file system of a test's own, and how full it gets.
 
+use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -45,8 +46,11 @@ impl Tmpfs {
 
     /// Takes all that is free, as another process might.
     pub fn fill(&self) {
+        let filler = File::options().create(true).append(true).open(self.path().join("filler"));
         // Ends with "no space left", as it shall.
-        let _ = std::fs::write(self.path().join("filler"), vec![7; 128 << 20]);
+        if let Ok(mut filler) = filler {
+            while filler.write_all(&[7; 64 << 10]).is_ok() {}
+        }
     }
 
     /// Takes what is free but for so many bytes.

@@ -9,9 +9,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use ecotone_engine::header::{Header, Kind};
-use ecotone_engine::{Attributes, Direction, OpenMode, Result, Store, StoreOptions, WriteOptions};
-use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
-use ecotone_rocks_sys::verify::recount_table;
+use ecotone_engine::{Attributes, Direction, OpenMode, Result, Store, StoreSettings, WriteOptions};
+use ecotone_inspect::space;
+use ecotone_rocks::properties::{EntryKind, TableCollector};
+use ecotone_rocks::verify::recount_table;
 
 use super::random::Random;
 use super::value_of;
@@ -37,14 +38,14 @@ impl Write {
             Self::Put(key, value) => store.put_opt(key, value, options).unwrap(),
             Self::Delete(key) => store.delete_opt(key, options).unwrap(),
             other => {
-                let mut batch = store.batch();
+                let mut batch = ecotone_engine::Batch::new();
                 other.add_to(&mut batch);
                 store.write(&batch, options).unwrap();
             }
         }
     }
 
-    fn add_to(&self, batch: &mut ecotone_engine::Batch<'_>) {
+    fn add_to(&self, batch: &mut ecotone_engine::Batch) {
         match self {
             Self::Put(key, value) => batch.put(key, value).unwrap(),
             Self::PutWith(key, value, attributes) => batch.put_with(key, value, attributes).unwrap(),
@@ -227,7 +228,7 @@ pub fn recount_tables(path: &Path, moment: &str) -> usize {
         // Perhaps the crash came before there was a store.
         return 0;
     }
-    let store = Store::open(path, OpenMode::ReadOnly, StoreOptions::default());
+    let store = Store::open(path, OpenMode::ReadOnly, StoreSettings::default());
     let store = store.unwrap_or_else(|error| panic!("{moment}: {error}"));
     if store.value_log().is_some() { recount_tables_of(&store, moment) } else { 0 }
 }
@@ -260,8 +261,8 @@ pub fn recount_compacted(store: &Store, live_bytes: u64) {
     store.compact(..).unwrap();
     // A segment that goes between the count and the list is in the one and not in the other; once
     // is enough.
-    let counts = (0..10).map(|_| store.space().unwrap().referenced_bytes());
+    let counts = (0..10).map(|_| space(store).unwrap().referenced_bytes());
     let counts: Vec<_> = counts.take_while(|count| *count != live_bytes).collect();
     assert!(counts.len() < 10, "{counts:?} bytes are said to be live, {live_bytes} are");
-    assert_eq!(store.space().unwrap().silent_tables, [""; 0]);
+    assert_eq!(space(store).unwrap().silent_tables, [""; 0]);
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! `hash` is [`hash_of`] the name: elements are scanned in its order, so that a cursor is a number
-//! and needs no memory of the server's, and a random number finds an element.
+//! and the server keeps no state for it, and a random number finds an element.
 
 use std::collections::HashSet;
 use std::ops::{ControlFlow, Range};
@@ -24,26 +24,26 @@ pub const HASH_BYTES: usize = 4;
 /// The longest name, in bytes: it is part of a key of the store's.
 pub const MAX_NAME_BYTES: usize = MAX_KEY_BYTES - HASH_BYTES;
 
-/// Elements that are drawn while other clients wait for the thread: each takes a look of its own.
+/// Elements that are drawn while other clients wait for the thread: each takes a lookup.
 const MAX_NONBLOCKING_DRAWS: u64 = 100;
 
 /// Draws for each different element that is wanted, before all are read instead.
 const MAX_DRAWS_EACH: u64 = 10;
 
 /// Bytes of a collection that is read once and drawn from in memory, where so many draws are wanted
-/// that this costs less than a look for each.
+/// that this costs less than a lookup for each.
 pub const MAX_READ_ONCE_BYTES: usize = 64 * 1024 * 1024;
 
-/// What a name that is known takes besides its bytes: a place in a table.
+/// What a name that was drawn takes besides its bytes: an entry of a hash table.
 const KNOWN_NAME_BYTES: usize = 48;
 
-/// All that [`hash_of`] gives.
+/// All values of [`hash_of`].
 pub const ALL_HASHES: Range<u64> = 0..1 << 32;
 
 /// A name and the value of its element, which is empty where there is none.
 pub type Pair<'a> = [&'a [u8]; 2];
 
-/// Where a name stands among the others: the upper half of its XXH3.
+/// The position of a name in the order of elements: the upper half of its XXH3.
 pub fn hash_of(name: &[u8]) -> u32 {
     (twox_hash::XxHash3_64::oneshot(name) >> 32) as u32
 }
@@ -61,19 +61,18 @@ impl<'n> SubKey<'n> {
         Self { hash: hash_of(name).to_be_bytes(), name }
     }
 
-    /// What it is, one behind the other.
+    /// Its bytes, one behind the other.
     pub fn parts(&self) -> [&[u8]; 2] {
         [&self.hash, self.name]
     }
 }
 
 /// Shows `visit` the elements from `hash` on, each with its hash, as long as none is behind more
-/// than `max_skipped` removed ones in a row; nothing stands instead of values where they are not
-/// read.
+/// than `max_skipped` removed ones in a row; values that are not read are empty.
 ///
 /// # Errors
 ///
-/// Those of reads; [`Failure::WouldBlock`], also for who may wait, where one is.
+/// Those of reads; [`Failure::WouldBlock`], also where blocking is allowed, if one is.
 pub fn visit_from(
     keys: &mut Keys<'_>,
     id: CollectionId,
@@ -119,7 +118,7 @@ pub fn scan<T>(
 
 /// Shows `visit` elements at random of the collection under `key`, with their values where
 /// `with_values`, `count` times or until it breaks; the same ones may come again. What is shown is
-/// of one moment. Before the first, `check` is told how many bytes each has at least, where that is
+/// of one moment. Before the first, `check` is called with the least bytes of each, where that is
 /// known.
 ///
 /// # Errors
@@ -164,8 +163,7 @@ pub fn min_bytes<'p>(pairs: impl Iterator<Item = Pair<'p>>) -> usize {
     pairs.map(|[name, value]| name.len() + value.len()).min().unwrap_or(0)
 }
 
-/// Whether to read so many elements once costs no more than `count` draws, each with a look of its
-/// own.
+/// Whether reading so many elements once costs no more than `count` draws, each with a lookup.
 pub fn is_read_once(keys: &Keys<'_>, elements: u64, count: u64) -> bool {
     keys.may_take_long() && count.saturating_mul(LOOKED_AT) >= elements
 }
@@ -199,8 +197,8 @@ fn read_once<'c>(
 ///
 /// # Errors
 ///
-/// Those of reads; there is no memory for so many; [`Failure::WouldBlock`], also for who may wait,
-/// where a draw would.
+/// Those of reads; there is no memory for so many; [`Failure::WouldBlock`], also where blocking is
+/// allowed, if a draw would.
 pub fn draw_different<'c>(
     keys: &mut Keys<'c>,
     key: &[u8],
@@ -223,7 +221,7 @@ pub fn draw_different<'c>(
         if known.contains(&name) {
             continue;
         }
-        // The name twice: also among those that are known.
+        // The name twice: also among those that were drawn.
         let bytes = 2 * (name.len() + KNOWN_NAME_BYTES) + value.len();
         known.insert(name.clone());
         if drawn.add(bytes, || [name, value]).is_break() {
@@ -246,14 +244,15 @@ pub fn check_draws(keys: &Keys<'_>, count: u64) -> Outcome {
     Ok(())
 }
 
-/// Before `count` draws from the large collection under `key`: nobody else changes it between them.
+/// Before `count` draws from the large collection under `key`: ensures that it does not change
+/// between them.
 fn hold_still_for(keys: &Keys<'_>, key: &[u8], count: u64) -> Outcome {
     check_draws(keys, count)?;
-    // One draw is one look.
+    // One draw is one read.
     if count > 1 { keys.hold_still(key) } else { Ok(()) }
 }
 
-/// See [`Draw`]. `None`: there is none, or it has gone between two looks.
+/// See [`Draw`]. `None`: there is none, or it was removed between two reads.
 fn draw_one(
     keys: &mut Keys<'_>,
     id: CollectionId,
@@ -262,7 +261,7 @@ fn draw_one(
 ) -> Outcome<Option<[Vec<u8>; 2]>> {
     let mut draw = Draw::within(ALL_HASHES);
     while let Some(from) = draw.next_from() {
-        // Of all that it looks at only what is drawn may be wanted whole.
+        // Of all that it samples only the value of what is drawn may be wanted.
         visit_from(keys, id, from as u32, max_skipped, false, |hash, [name, _]| {
             draw.offer(hash.into(), || name.to_vec())
         })?;
@@ -275,8 +274,8 @@ fn draw_one(
     Ok(value.map(|value| [name, value.to_vec()]))
 }
 
-/// Some of what is offered, at random, in the order in which it is: Knuth, "The Art of Computer
-/// Programming", volume 2 (1997), section 3.4.2, algorithm S. Nothing is kept, therefore.
+/// Selects some of what is offered, at random and in that order: Knuth, "The Art of Computer
+/// Programming", volume 2 (1997), section 3.4.2, algorithm S, which keeps nothing.
 #[derive(Debug)]
 pub struct Selection {
     wanted: u64,
@@ -289,7 +288,7 @@ impl Selection {
         Self { wanted: count.min(all), left: all }
     }
 
-    /// Whether the next one belongs to it.
+    /// Whether the next one is selected.
     pub fn takes(&mut self) -> bool {
         let takes = self.wanted > 0 && (self.wanted >= self.left || random_below(self.left) < self.wanted);
         self.wanted -= u64::from(takes);
@@ -297,7 +296,7 @@ impl Selection {
         takes
     }
 
-    /// Whether nothing more does.
+    /// Whether none of the rest is.
     pub fn is_whole(&self) -> bool {
         self.wanted == 0
     }

@@ -1,19 +1,19 @@
-//! One draw at random from what lies in the order of numbers that follow from the names.
+//! One draw at random from elements in the order of numbers that are derived from their names.
 //!
 //! The element behind a random number would be drawn more often the longer the gap before it is;
-//! with numbers that never change some would hardly ever be. So a draw looks at several behind the
-//! number and chooses one of those, which makes of gaps their means. Redis' `SRANDMEMBER` and
-//! `RANDOMKEY` do the like (`dictGetFairRandomKey`), and come as near to equal chances.
+//! as the numbers never change, some would hardly ever be. So a draw samples several behind the
+//! number and chooses one of those, which averages the gaps. Redis' `SRANDMEMBER` and `RANDOMKEY`
+//! do the like (`dictGetFairRandomKey`), and come as near to equal chances.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::{ControlFlow, Range};
 
-/// Elements that one draw looks at. The chances of any two differ by a third then, as standard
+/// Elements that one draw samples. The chances of any two differ by a third then, as standard
 /// deviation; the sample of Redis has 15.
 pub const LOOKED_AT: u64 = 16;
 
-/// One draw. What lies in its range is offered in order from each number that
-/// [`next_from`](Self::next_from) gives.
+/// One draw. The elements of its range are offered in order from each number that
+/// [`next_from`](Self::next_from) returns.
 #[derive(Debug)]
 pub struct Draw<T> {
     range: Range<u64>,
@@ -34,7 +34,7 @@ enum Begun {
 }
 
 impl<T> Draw<T> {
-    /// From what has a number in `range`, which is not empty.
+    /// From the elements with a number in `range`, which is not empty.
     pub fn within(range: Range<u64>) -> Self {
         let from = range.start + random_below(range.end - range.start);
         Self { range, from, begun: Begun::No, looked_at: 0, last: None, drawn: None }
@@ -52,8 +52,8 @@ impl<T> Draw<T> {
         Some(from)
     }
 
-    /// What has this `number` is there, and `make` gives it. Breaks where enough was. All that have
-    /// the same number have the same chance.
+    /// Offers an element with this `number`, which `make` returns. Breaks where there were enough.
+    /// All with the same number have the same chance.
     pub fn offer(&mut self, number: u64, make: impl FnOnce() -> T) -> ControlFlow<()> {
         let end = if self.begun == Begun::Again { self.from } else { self.range.end };
         if number >= end || self.looked_at >= LOOKED_AT && self.last != Some(number) {
@@ -67,12 +67,12 @@ impl<T> Draw<T> {
         ControlFlow::Continue(())
     }
 
-    /// Whether all that lies in the range was offered.
+    /// Whether all of the range was offered.
     pub fn saw_all(&self) -> bool {
         self.looked_at < LOOKED_AT && (self.begun == Begun::Again || self.from == self.range.start)
     }
 
-    /// What was drawn; nothing was offered else.
+    /// What was drawn; `None` where nothing was offered.
     pub fn drawn(self) -> Option<T> {
         self.drawn
     }

@@ -13,8 +13,8 @@
 //! each: O(N) of reads and writes, in one batch.
 //!
 //! Invariants: a list has at least one element, the indices between the two ends are all taken and
-//! no others, [`Large::elements`] is their number. Who reads more than the key holds the latch of
-//! its slot: else the ends may have moved.
+//! no others, [`Large::elements`] is their number. A command that reads more than the key holds the
+//! latch of its slot: else the ends may have moved.
 
 use std::ops::{ControlFlow, Range};
 
@@ -32,10 +32,10 @@ pub const MIDDLE: u64 = 1 << 63;
 /// Entries that are removed unread while other clients wait for the thread.
 const MAX_NONBLOCKING_REMOVALS: u64 = 1000;
 
-/// More elements at an end are removed as a range, which is one entry of the write however many
-/// they are. But all reads of the store look at each range until a compaction has carried it out,
-/// and a client may remove as often as it likes, so there are not to be thousands of them. Nobody
-/// looks for an element beyond the ends, so what lies there need not be stepped over.
+/// More elements at an end are removed as a range, which is one entry of the write for any number
+/// of them. But all reads of the store consider each range until a compaction has applied it, and a
+/// client may remove any number of times, so there must not be thousands of them. Elements beyond
+/// the ends are never read, so tombstones there are not stepped over.
 const MAX_REMOVED_ONE_BY_ONE: u64 = 10_000;
 
 /// One end of a list.
@@ -54,7 +54,7 @@ pub struct List<'c> {
     large: Option<Lay>,
 }
 
-/// Where a large list lies.
+/// Where the elements of a large list are.
 #[derive(Debug, Clone, Copy)]
 struct Lay {
     id: CollectionId,
@@ -83,7 +83,7 @@ impl Lay {
         self.end - self.first
     }
 
-    /// Puts it under `key`; if it has no elements left, removes that and gives them up.
+    /// Puts it under `key`; without elements it removes the key.
     fn store(self, keys: &mut Keys<'_>, key: &[u8], expires_at_ms: Option<u64>) -> Outcome {
         if self.count() == 0 {
             keys.remove(key)?;
@@ -187,7 +187,7 @@ impl<'c> List<'c> {
         let Some(entry) = keys.entry_of(key, Type::List)? else { return Ok(None) };
         let large = if entry.tag.is_large { Some(Lay::decode(&entry)?) } else { None };
         if large.is_none() && entry.is_empty() {
-            // One without elements is no key. Who takes an element would get no reply.
+            // One without elements is no key: a command that takes an element would have no reply.
             return Err(corrupt("a small list has no elements").into());
         }
         Ok(Some(Self { entry, large }))
@@ -205,7 +205,7 @@ impl<'c> List<'c> {
         }
     }
 
-    /// What `look` makes of the element at `position`, counted from 0, if there is one.
+    /// What `look` returns for the element at `position`, counted from 0, if there is one.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl<'c> List<'c> {
             Some(element) => visit(position, element),
             None => ControlFlow::Break(()),
         };
-        // That it ended early is no failure.
+        // Ending early is no failure.
         let _ = match direction {
             Direction::Forward => positions.try_for_each(&mut show),
             Direction::Reverse => positions.rev().try_for_each(&mut show),
@@ -255,7 +255,7 @@ impl<'c> List<'c> {
     }
 
     /// Puts `elements`, one after the other, at an end of the list under `key`, whose slot is held
-    /// and where `list` was found. Tells how many elements it has then.
+    /// and where `list` was found. Returns how many elements it has then.
     ///
     /// # Errors
     ///
@@ -370,7 +370,7 @@ impl<'c> List<'c> {
     }
 
     /// Moves an element of the list, which was found under `key`, whose slot is held, from one end
-    /// to the other or the same one, and gives it.
+    /// to the other or the same one, and returns it.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
-//! How collections lie in the store: small ones in the value of their key, large ones with an entry
+//! How collections are stored: small ones in the value of their key, large ones with an entry
 //! for each element.
 //!
 //! A collection becomes large when it outgrows [`MAX_SMALL_ELEMENTS`] or [`MAX_SMALL_BYTES`], and
-//! stays so until it is deleted, or a set of which little is left is made anew; one without
+//! stays so until it is deleted, or a set of which little is left is rewritten; one without
 //! elements is no key. [`packed`] is the value of a small one, [`Large`] that of a large one. Each
-//! type of collection has a file of its own here for what it stores, and one among the commands of
-//! the crate `resp` for what clients say about it.
+//! type of collection has a file here for what it stores, and one among the commands of the crate
+//! `resp`.
 
 pub mod by_hash;
 pub mod draw;
@@ -48,14 +48,14 @@ pub struct Large {
 }
 
 impl Large {
-    /// Puts it into `to`, which is cleared. What the type adds is to follow.
+    /// Encodes it into `to`, which is cleared; what the type adds follows.
     pub fn encode(self, to: &mut Vec<u8>) {
         to.clear();
         to.extend_from_slice(&self.id.encode());
         to.extend_from_slice(&self.elements.to_be_bytes());
     }
 
-    /// What `payload` says, and what the type added.
+    /// Decodes `payload`; with what the type added.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ pub fn large_of(entry: &Entry<'_>) -> Result<Option<Large>, StoreError> {
     }
 }
 
-/// A stored collection that makes no sense.
+/// A stored collection that is damaged.
 #[cold]
 pub fn corrupt(detail: &str) -> StoreError {
     StoreError::Corrupt { location: None, detail: detail.into() }

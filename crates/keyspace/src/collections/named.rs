@@ -18,26 +18,26 @@ use crate::keys::{Entry, Keys};
 use crate::layout::{Tag, Type};
 use crate::memory::BoundedVec;
 
-/// Removed elements that a draw steps over in a collection which it takes from, before that is made
-/// anew without them: more than these, and more than there are elements left. To make it anew costs
-/// less than was removed, then, and all draws together no more than all removals.
+/// Removed elements that a draw which also removes steps over before the collection is rewritten
+/// without them: more than these, and more than there are elements left. Rewriting then costs less
+/// than was removed, and all draws together no more than all removals.
 const MIN_SKIPPED: u64 = 1024;
 
-/// Elements of a collection that is made anew. One with more has no such gaps, or was made to have
+/// Elements of a collection that is rewritten. One with more has no such gaps, or was made to have
 /// them.
 const MAX_MADE_ANEW: u64 = 4096;
 
 /// Bytes of such elements.
 const MAX_MADE_ANEW_BYTES: usize = 1024 * 1024;
 
-/// What a kind of these collections is.
+/// A kind of these collections.
 pub trait Kind {
     /// The type of its keys.
     const TYPE: Type;
     /// What clients call a name.
     const NAME: &'static str;
-    /// Whether a name has a value. A small collection without is its names alone, and to put a name
-    /// again changes nothing.
+    /// Whether a name has a value. Without, a small collection is its names alone, and putting a
+    /// name again changes nothing.
     const HAS_VALUES: bool;
 }
 
@@ -73,7 +73,7 @@ impl<'c, K: Kind> Named<'c, K> {
         }
     }
 
-    /// What `look` makes of the value of `name`.
+    /// What `look` returns for the value of `name`.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl<'c, K: Kind> Named<'c, K> {
         }
     }
 
-    /// Bytes that this takes itself: a small one has all its names with it.
+    /// Bytes that this takes in memory: a small one includes all its names.
     pub fn bytes(&self) -> usize {
         self.entry.len()
     }
@@ -131,7 +131,7 @@ impl<'c, K: Kind> Named<'c, K> {
 
     /// One step of a scan that began with the cursor 0: offers `page` names until it has enough. A
     /// small collection is one place. What is there from the first step to the last is offered, as
-    /// long as the collection is not made anew.
+    /// long as the collection is not rewritten.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<'c, K: Kind> Named<'c, K> {
     /// values where `with_values`, `count` times or until it breaks; the same ones may come again.
     /// In a large collection those behind a long gap of hashes are drawn more often, where it takes
     /// fewer draws than to read all of it. What is shown is of one moment. Before the first,
-    /// `check` is told how many bytes each has at least, where that is known.
+    /// `check` is called with the least bytes of each, where that is known.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl<'c, K: Kind> Named<'c, K> {
         key: &[u8],
         count: u64,
     ) -> Outcome<(Self, BoundedVec<'c, Vec<u8>>)> {
-        // To make it anew takes time, and room that a full store has not.
+        // Rewriting takes time, and space that a full store has not.
         let may_be_made_anew = keys.may_take_long() && keys.keyspace().store().check_free_space().is_ok();
         if let Some(large) = self.large
             && large.elements <= MAX_MADE_ANEW
@@ -292,7 +292,7 @@ impl<'c, K: Kind> Named<'c, K> {
     }
 
     /// Puts names into the collection under `key`, whose slot is held and where `found` was found.
-    /// Of a name that comes twice the last value counts. Tells how many are new.
+    /// Of a name that comes twice the last value counts. Returns how many are new.
     ///
     /// # Errors
     ///
@@ -322,7 +322,7 @@ impl<'c, K: Kind> Named<'c, K> {
         let mut rest = new.into_iter();
         let mut pairs = collected::<K>(stored)?;
         let before = pairs.len();
-        // From here on the names are too many to look through for each one that is put.
+        // From here on the names are too many to be searched for each one that is put.
         while pairs.len() <= MAX_SMALL_ELEMENTS
             && let Some(pair) = rest.next()
         {
@@ -350,7 +350,7 @@ impl<'c, K: Kind> Named<'c, K> {
     }
 
     /// Removes names from the collection, which was found under `key`, whose slot is held; with the
-    /// last one the key. Tells how many were there.
+    /// last one the key. Returns how many were there.
     ///
     /// # Errors
     ///
@@ -386,7 +386,7 @@ impl<'c, K: Kind> Named<'c, K> {
     }
 }
 
-/// Puts names into a large collection, whose key says `stored` and which is `large` by now. Tells
+/// Puts names into a large collection, whose key has `stored` and which is `large` by now. Returns
 /// how many are new.
 fn put_in_large<'n, K: Kind>(
     keys: &mut Keys<'_>,
@@ -514,8 +514,8 @@ impl Kind for Members {
 }
 
 impl<'c> Set<'c> {
-    /// Adds members to the set under `key`, whose slot is held and where `set` was found. Tells how
-    /// many are new.
+    /// Adds members to the set under `key`, whose slot is held and where `set` was found. Returns
+    /// how many are new.
     ///
     /// # Errors
     ///

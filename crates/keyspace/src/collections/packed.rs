@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A length is a varint: seven bits a byte, the lowest first, the high bit set in all bytes but the
-//! last; never longer than it needs to be.
+//! last; in its shortest form.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl<'i, I: Iterator<Item = &'i [u8]> + Clone> Small<I> {
         Some(Self::all(items)).filter(|small| small.bytes <= MAX_SMALL_BYTES)
     }
 
-    /// However many they are: they were a small collection before some went.
+    /// Any number of them: they were a small collection before some were removed.
     pub fn all(items: I) -> Self {
         let bytes = items.clone().map(|item| length_bytes(item.len()) + item.len()).sum();
         Self { items, bytes }
@@ -58,7 +58,7 @@ fn length_bytes(length: usize) -> usize {
     bits.div_ceil(7) as usize
 }
 
-/// Writes `item` to the begin of `to`, which has room for it. Returns what is behind.
+/// Writes `item` to the begin of `to`, which is long enough. Returns the rest.
 fn put<'t>(to: &'t mut [u8], item: &[u8]) -> &'t mut [u8] {
     let (length, to) = to.split_at_mut(length_bytes(item.len()));
     for (place, byte) in length.iter_mut().enumerate() {
@@ -107,7 +107,7 @@ impl<'p> Items<'p> {
             length |= usize::from(byte & 0x7F).checked_shl(shift)?;
             shift += 7;
             if byte & 0x80 == 0 {
-                // A last byte of 0 says nothing, unless it is the only one.
+                // A last byte of 0 is redundant, unless it is the only one.
                 if byte == 0 && shift > 7 {
                     return None;
                 }

@@ -1,9 +1,9 @@
 //! One step of a scan: what it finds until it has enough.
 //!
-//! What is scanned lies in the order of places, which are numbers that follow from the names.
-//! Cursors stand between places, so all that lies in one place is found in one step. A step has
-//! enough when it has looked at as much as was asked for, or when what it found takes as much as
-//! the reply may, or as there is memory for: the next one goes on from there.
+//! Elements are scanned in the order of places, which are numbers derived from the names. Cursors
+//! are between places, so all elements of one place are found in one step. A step ends when it has
+//! examined as many as were asked for, or when what it found takes as much as the reply may, or as
+//! there is memory for; the next one goes on from there.
 
 use std::ops::ControlFlow;
 
@@ -13,8 +13,8 @@ use crate::memory::{BoundedVec, MemoryReservation};
 /// What a reply needs for something that was found, besides its bytes: its header and its end.
 const ANSWER_BYTES: usize = 32;
 
-/// What is found takes no more than this part of what the reply may have: both stand in memory
-/// together, and the reply's grows by doubling.
+/// What is found takes no more than this part of what the reply may have: both are in memory at the
+/// same time, and the reply's grows by doubling.
 const REPLY_SHARE: usize = 4;
 
 /// Where something lies.
@@ -35,11 +35,11 @@ impl ScanPosition {
 #[derive(Debug)]
 pub struct Page<'m, T> {
     found: BoundedVec<'m, T>,
-    /// What may still be looked at.
+    /// How many may still be examined.
     count: usize,
     /// What may still be found.
     bytes_left: usize,
-    /// The place that was looked at last, and how much was found before it.
+    /// The place that was examined last, and how much was found before it.
     last: Option<(u32, usize)>,
     is_first_place: bool,
     next_cursor: u64,
@@ -53,7 +53,7 @@ impl<'m, T> Page<'m, T> {
         Self::new(reservation, count, reply_bytes / REPLY_SHARE)
     }
 
-    /// Nothing yet; about `count` are to be looked at, and what is found should take no more than
+    /// Nothing yet; about `count` are to be examined, and what is found should take no more than
     /// `max_bytes`.
     pub fn new(reservation: MemoryReservation<'m>, count: usize, max_bytes: usize) -> Self {
         Self {
@@ -68,19 +68,19 @@ impl<'m, T> Page<'m, T> {
         }
     }
 
-    /// What lies in the next place is not looked at any more.
+    /// The next place is not examined any more.
     pub fn has_enough(&mut self) {
         self.count = 0;
     }
 
-    /// It takes too long for a thread that is not to wait.
+    /// It takes too long for a thread that must not block.
     pub fn would_block(&mut self) -> ControlFlow<()> {
         self.would_block = true;
         ControlFlow::Break(())
     }
 
-    /// Looks at what lies in `place`. If it is wanted, `bytes` has the lengths of what `make` then
-    /// gives. Breaks where there is enough.
+    /// Examines an element in `place`. If it is wanted, `bytes` has the lengths of what `make` then
+    /// returns. Breaks where there is enough.
     pub fn offer(&mut self, place: ScanPosition, bytes: Option<usize>, make: impl FnOnce() -> T) -> ControlFlow<()> {
         if self.last.is_none_or(|(last, _)| last != place.number) {
             self.is_first_place = self.last.is_none();
@@ -93,13 +93,12 @@ impl<'m, T> Page<'m, T> {
         self.count = self.count.saturating_sub(1);
         let Some(bytes) = bytes else { return ControlFlow::Continue(()) };
         let left = self.bytes_left.checked_sub(bytes + ANSWER_BYTES);
-        // What is too much for a step of its own is found all the same: whoever replies it finds
-        // out.
+        // What is too much even for a step of its own is found all the same: the reply fails then.
         let is_enough = left.is_none() && !self.is_first_place;
         self.bytes_left = left.unwrap_or(0);
         if is_enough || self.found.add(bytes, make).is_break() {
-            // The next step begins with all that lies here. Where this one did as well there is no
-            // way on.
+            // The next step begins with all of this place. Where this one did as well there would
+            // be no progress.
             self.is_refused = self.is_first_place;
             if let Some((_, found_before)) = self.last {
                 self.found.truncate(found_before);

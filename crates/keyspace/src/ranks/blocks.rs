@@ -1,25 +1,27 @@
 //! How many elements of one ordered collection lie between which places: an order-statistic index
 //! of blocks.
 //!
-//! A block is a range of places and the number of elements in it. All blocks together are all
-//! places, in their order; they stand in chunks that know their sum, so a rank is a sum over
-//! chunks, one over the blocks of a chunk, and a look at the elements of one block. It begins as
-//! one block with all elements, whose number is known without a look. Who steps over elements of a
-//! [wide](Block::is_wide) block tells where it could be cut, so that nobody steps over them again.
+//! A block is a range of places and the number of elements in it. All blocks together cover all
+//! places, in order; they are grouped into chunks that keep their sum, so a rank is a sum over
+//! chunks, one over the blocks of a chunk, and a read of the elements of one block. The index
+//! begins as one block with all elements, whose number the collection's key has. A caller that
+//! steps over elements of a [wide](Block::is_wide) block says where it can be cut, so that they
+//! need not be stepped over again.
 //!
 //! Invariants: there is at least one chunk, and no chunk without blocks; the first block begins
-//! before all places; the sums are right as long as each element that is added or removed is told.
-//! What cannot be (a block with fewer than no elements) is told to the caller, who drops the index.
+//! before all places; the sums are right as long as each addition and removal is reported.
+//! What cannot be (a block with fewer than no elements) is returned to the caller, which drops the
+//! index.
 //!
-//! Bounds: the caller's, in bytes: what would take more is not cut.
+//! Bounds: the caller's, in bytes: a cut that would exceed them is not made.
 //!
 //! Threads: of its owner.
 
 /// Elements of a block when it is cut: so many are stepped over for a rank, twice that for some.
 pub const BLOCK_ELEMENTS: u64 = 128;
 
-/// A block with more is cut where somebody steps over its elements. Between the two are cuts that
-/// would be made again and again.
+/// A block with more is cut when its elements are stepped over. The distance between the two keeps
+/// a block from being cut and united again and again.
 const MAX_BLOCK_ELEMENTS: u64 = 4 * BLOCK_ELEMENTS;
 
 /// Neighbours with so few together become one where one of them has lost elements.
@@ -32,7 +34,7 @@ const MAX_CHUNK_BLOCKS: usize = 256;
 /// Neighbours with so few together become one.
 const MERGED_CHUNK_BLOCKS: usize = MAX_CHUNK_BLOCKS / 4;
 
-/// Bytes of a place that stand in its block, and are compared before the rest: of a member's place
+/// Bytes of a place that are kept in its block, and compared before the rest: of a member's place
 /// they are its score.
 const HEAD_BYTES: usize = size_of::<u64>();
 
@@ -92,7 +94,7 @@ impl Part {
 /// Blocks in a row.
 #[derive(Debug)]
 struct Chunk {
-    /// The head of its first block, so that most chunks need not be looked into.
+    /// The head of its first block, so that most chunks need not be read.
     head: u64,
     elements: u64,
     parts: Vec<Part>,
@@ -116,7 +118,7 @@ struct At {
     part: usize,
 }
 
-/// A block as it is told.
+/// A block as callers see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
     /// Elements before it.
@@ -130,7 +132,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Whether it is to be cut where somebody steps over its elements.
+    /// Whether it is to be cut when its elements are stepped over.
     pub fn is_wide(&self) -> bool {
         self.elements > MAX_BLOCK_ELEMENTS
     }
@@ -149,9 +151,9 @@ pub struct Cut {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Kept {
-    /// The index tells of all elements.
+    /// The index counts all elements.
     Whole,
-    /// It tells what cannot be, and is to be dropped.
+    /// It counts what cannot be, and is to be dropped.
     Wrong,
 }
 
@@ -161,8 +163,8 @@ pub struct Blocks {
     chunks: Vec<Chunk>,
     elements: u64,
     bytes: usize,
-    /// No element is before `first` or behind `last`, where that is known: who adds at an end makes
-    /// new blocks without a look.
+    /// No element is before `first` or behind `last`, where that is known: additions at an end make
+    /// new blocks without a read.
     first: Option<Vec<u8>>,
     last: Option<Vec<u8>>,
 }
@@ -206,8 +208,7 @@ impl Blocks {
         self.block(self.find(Split::of(place)))
     }
 
-    /// The block of the element that `rank` others stand before; the last one if there are not so
-    /// many.
+    /// The block of the element with this `rank`; the last one if there are not so many.
     pub fn at_rank(&self, rank: u64) -> Block {
         let mut left = rank;
         let mut is_within = |elements: u64| {
@@ -279,8 +280,7 @@ impl Blocks {
         Kept::Whole
     }
 
-    /// The block at `at` has few elements: it becomes one with a neighbour, if that has few as
-    /// well.
+    /// Unites the block at `at`, which has few elements, with a neighbour that has few as well.
     fn merge(&mut self, At { chunk: index, part }: At) {
         let chunk = &mut self.chunks[index];
         let few = |part: usize| chunk.parts[part].elements + chunk.parts[part + 1].elements <= MERGED_ELEMENTS;
@@ -302,8 +302,8 @@ impl Blocks {
         }
     }
 
-    /// The block that begins at `start` can be cut at `cuts`, which ascend and are within it. It is
-    /// not, where that would take more than `max_bytes`.
+    /// Cuts the block that begins at `start` at `cuts`, which ascend and are within it, unless that
+    /// would take more than `max_bytes`.
     pub fn cut(&mut self, start: &[u8], cuts: &[Cut], max_bytes: usize) -> Kept {
         let at = self.find(Split::of(start));
         self.cut_at(at, cuts, max_bytes)
@@ -356,7 +356,7 @@ fn set(end: &mut Option<Vec<u8>>, place: &[u8]) {
     *end = Some(reused(end.take().unwrap_or_default(), place));
 }
 
-/// A short place behind `before` and not behind `place`, which is behind it.
+/// A short place behind `before`, and at most `place`.
 pub fn separator<'p>(before: &[u8], place: &'p [u8]) -> &'p [u8] {
     let alike = before.iter().zip(place).take_while(|(one, other)| one == other).count();
     &place[..place.len().min(alike + 1)]

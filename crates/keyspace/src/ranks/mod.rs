@@ -1,31 +1,31 @@
 //! Ranks in large ordered collections: [how many elements](blocks) lie between which places, in
 //! memory.
 //!
-//! In the store no entry says how many come before it. So who has had to step over many elements of
-//! a collection to count them notes here how many lie where, and from then on a rank is found by a
-//! look at some hundred of them. Nothing of this is kept across a start; what was not asked for, or
-//! has given way to others, is found out anew by who asks. A collection whose ranks nobody asks for
-//! has nothing here.
+//! In the store no entry says how many come before it. So a command that had to step over many
+//! elements of a collection to count them notes here how many there are in each range, and from
+//! then on a rank is found by reading some hundred of them. Nothing of this is persisted; what is
+//! missing or was evicted is counted again on demand. A collection whose ranks are never asked for
+//! has no index here.
 //!
 //! Elements with a place are added and removed by [`Keys::add_placed`](crate::Keys::add_placed) and
 //! [`Keys::remove_placed`](crate::Keys::remove_placed), under the latch of the key's slot, and are
-//! counted then, before they are committed: so a command sees what its group has written, and
-//! nobody else may look, since nobody else has the latch.
+//! counted then, before they are committed: so a command sees what its group has written. Others
+//! cannot read the index meanwhile, since they do not hold the latch.
 //!
 //! Invariants:
 //!
-//! - What is told of a collection agrees with its elements as the group that holds the latch sees
+//! - The index of a collection agrees with its elements as the group that holds the latch sees
 //!   them.
-//! - What is undone is counted back. An index that began while its group had changed the collection
-//!   already is dropped with what is undone.
-//! - Of a group that is not committed all collections that it has changed are dropped.
-//! - Whatever changes a collection in another way drops it
-//!   ([`Keys::remove_elements`](crate::Keys::remove_elements)), and one that knows another number
-//!   of elements than the collection's key is dropped when it is asked.
+//! - What is undone is counted back. An index that was begun after its group had changed the
+//!   collection is dropped instead.
+//! - Where a group is not committed the indexes of all collections that it has changed are dropped.
+//! - Whatever changes a collection in another way drops its index
+//!   ([`Keys::remove_elements`](crate::Keys::remove_elements)), and one with another number of
+//!   elements than the collection's key says is dropped at the next lookup.
 //!
 //! Bounds: [`MAX_BYTES`], or what it is [limited to](Ranks::limit_to), for all collections
-//! together: those that nobody has asked for the longest time go first, and one that has reached it
-//! on its own is refined no further.
+//! together: the least recently used are evicted first, and one that reaches the bound on its own
+//! is refined no further.
 //!
 //! Threads: any; one lock for all, held for some microseconds, and never while the store is read.
 
@@ -41,13 +41,13 @@ pub use blocks::{BLOCK_ELEMENTS, Block, Blocks, Cut, Kept, separator};
 
 use crate::layout::{self, CollectionId, StoredKey};
 
-/// What all of them take of memory unless told otherwise.
+/// Memory that all of them take by default.
 pub const MAX_BYTES: usize = 16 * 1024 * 1024;
 
-/// What a collection takes here besides its blocks, about.
+/// What a collection takes besides its blocks, about.
 const COLLECTION_BYTES: usize = 256;
 
-/// The kind of an element, which stands before its place.
+/// The kind of an element, which precedes its place.
 const KIND_BYTES: usize = 1;
 
 /// What a write does to the number of a collection's elements with a place.
@@ -72,7 +72,7 @@ impl RankChange {
 /// Those of all collections.
 #[derive(Debug)]
 pub struct Ranks {
-    /// How many collections there are, so that nobody need take the lock where there is none.
+    /// How many collections there are: where there is none the lock need not be taken.
     collections: AtomicUsize,
     bytes: AtomicUsize,
     max_bytes: AtomicUsize,
@@ -93,7 +93,7 @@ impl Default for Ranks {
 #[derive(Debug, Default)]
 struct Cache {
     indexes: HashMap<CollectionId, Index>,
-    /// By the number of the use.
+    /// By the number of their last use.
     by_use: BTreeMap<u64, CollectionId>,
     uses: u64,
     bytes: usize,
@@ -102,7 +102,7 @@ struct Cache {
 #[derive(Debug)]
 struct Index {
     blocks: Blocks,
-    /// When it was asked last.
+    /// The number of its last use.
     used: u64,
 }
 
@@ -114,7 +114,7 @@ impl Cache {
         }
     }
 
-    /// Has `change` carried out on that of `id`, if there is one.
+    /// Applies `change` to the index of `id`, if there is one.
     fn change<T>(&mut self, id: CollectionId, change: impl FnOnce(&mut Blocks) -> (T, Kept)) -> Option<T> {
         let index = self.indexes.get_mut(&id)?;
         let before = index.blocks.bytes();
@@ -142,18 +142,18 @@ impl Cache {
 }
 
 impl Ranks {
-    /// From now on they take `bytes` at most.
+    /// Limits the memory of all to `bytes`.
     pub fn limit_to(&self, bytes: usize) {
         self.max_bytes.store(bytes, Ordering::Relaxed);
         self.locked(|_| ());
     }
 
-    /// How many collections it tells of.
+    /// How many collections have an index.
     pub fn collections(&self) -> usize {
         self.collections.load(Ordering::Relaxed)
     }
 
-    /// What it takes of memory, about.
+    /// The memory of all, about.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -175,14 +175,14 @@ impl Ranks {
         outcome
     }
 
-    /// Nothing is known of `id` any more.
+    /// Drops the index of `id`.
     pub(super) fn forget(&self, id: CollectionId) {
         if self.collections() > 0 {
             self.locked(|cache| cache.remove(id));
         }
     }
 
-    /// Nothing is known of any.
+    /// Drops all.
     pub(super) fn clear(&self) {
         if self.collections() > 0 {
             self.locked(|cache| *cache = Cache::default());
@@ -200,7 +200,7 @@ impl Ranks {
     fn count_known(&self, stored_key: &[u8], counted: RankChange) {
         let Some((id, sub_key)) = layout::element_of(stored_key) else { return };
         let place = sub_key.get(KIND_BYTES..).unwrap_or_default();
-        // It has its share, or gives way to others that are asked.
+        // It has its share, or is evicted for others that are used.
         let max_bytes = self.max_bytes().saturating_sub(COLLECTION_BYTES);
         self.locked(|cache| {
             cache.change(id, |blocks| {
@@ -215,12 +215,12 @@ impl Ranks {
         });
     }
 
-    /// The same is undone.
+    /// Undoes the same.
     pub(super) fn undo(&self, stored_key: &[u8], counted: RankChange) {
         self.count(stored_key, counted.undone());
     }
 
-    /// The collections that these writes have changed are forgotten: they are not committed.
+    /// Drops the indexes of the collections that these writes, which are not committed, changed.
     pub(super) fn forget_changed<'k>(&self, written: impl Iterator<Item = &'k StoredKey>, removed: &[Range<Vec<u8>>]) {
         if self.collections() == 0 {
             return;
@@ -234,14 +234,13 @@ impl Ranks {
         for range in removed {
             match layout::element_of(&range.start) {
                 Some((id, _)) => self.forget(id),
-                // Of all keys: what was written before in the same group is not known any more.
+                // Of all keys: what the same group wrote before is unknown here.
                 None => self.clear(),
             }
         }
     }
 
-    /// It is committed that these collections have lost their keys, and that these ranges are
-    /// removed.
+    /// A commit has taken the keys of these collections, and removed these ranges.
     pub(super) fn forget_gone(&self, reclaimable: &[CollectionId], removed: &[Range<Vec<u8>>]) {
         reclaimable.iter().for_each(|id| self.forget(*id));
         if removed.iter().any(|range| layout::element_of(&range.start).is_none()) {
@@ -249,13 +248,13 @@ impl Ranks {
         }
     }
 
-    /// Whether anything is known of `id`.
+    /// Whether `id` has an index.
     pub(super) fn has(&self, id: CollectionId) -> bool {
         self.collections() > 0 && self.cache.lock().indexes.contains_key(&id)
     }
 
-    /// What `look` sees of the ranks of `id`, which has so many `elements` with a place, and
-    /// whether nothing was known of it before.
+    /// What `look` returns of the index of `id`, which has so many `elements` with a place, and
+    /// whether the index is new.
     pub(super) fn look<T>(&self, id: CollectionId, elements: u64, look: impl FnOnce(&Blocks) -> T) -> (T, bool) {
         self.locked(|cache| {
             if cache.indexes.get(&id).is_some_and(|index| index.blocks.elements() != elements) {
@@ -270,8 +269,8 @@ impl Ranks {
         })
     }
 
-    /// Notes that the block of `id` which begins at `start` can be cut, and which place is the
-    /// `first` one, or the `last`, of all.
+    /// Cuts the block of `id` that begins at `start`, and notes which place is the `first`, or the
+    /// `last`, of all.
     pub(super) fn cut(&self, id: CollectionId, start: &[u8], cuts: &[Cut], first: Option<&[u8]>, last: Option<&[u8]>) {
         let max_bytes = self.max_bytes().saturating_sub(COLLECTION_BYTES);
         self.locked(|cache| {

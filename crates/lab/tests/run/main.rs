@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
 mod collecting;
+mod core_limit;
 mod emulation;
 mod interruption;
 mod server;

@@ -16,12 +16,19 @@
 pub mod back_off;
 pub mod candidates;
 pub mod decide;
+pub mod deferral;
 pub mod estimate;
+mod extension;
 pub mod filter;
 pub mod forecast;
 pub mod levels;
+mod levels_compared;
+pub mod machine;
 pub mod ordered;
 pub mod plan;
+pub mod sketches;
+
+pub use machine::DedupMachine;
 
 use std::fmt;
 

@@ -33,12 +33,23 @@
 //! The less space is free, the earlier garbage collection begins and the less it rests
 //! ([`GcParameters::for_free_share`]); and a candidate set never copies more than there is room
 //! for, so that the copies do not fill the disk that they are to empty.
+//!
+//! [`GcMachine`] decides by all of that what a store does when: events in, commands out.
 
 mod burst_credit;
+mod event;
+mod machine;
 mod parameters;
+mod pass;
+mod ranges;
+mod scan;
+mod writers;
 
 pub use burst_credit::BurstCredit;
+pub use event::{Command, CompactionOutcome, Conditions, Event, Hurry, RemovedRange, StoreState};
+pub use machine::{GcMachine, MAX_FLUSHED_BYTES};
 pub use parameters::GcParameters;
+pub use writers::{MAX_WRITE_DELAY_MS, WriterTimes};
 
 use crate::duplicates::Overlap;
 use ecotone_types::units::{Bytes, Seconds};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ecotone_engine::{Durability, OpenMode, Store, StoreOptions};
+use ecotone_engine::{Durability, OpenMode, Store, StoreSettings};
 use ecotone_keyspace::{Blocking, Keyspace, Slot, WriteGroup};
 use ecotone_resp::client::{Client, Then};
 use ecotone_resp::execute::{Step, execute};
@@ -78,7 +78,8 @@ impl Live {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let directory = parent.join(format!("ecotone-fuzz-{}-{number}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
-        let options = StoreOptions { durability: Durability::None, memtable_bytes: 4 << 20, ..StoreOptions::default() };
+        let options =
+            StoreSettings { durability: Durability::None, memtable_bytes: 4 << 20, ..StoreSettings::default() };
         let store = Store::open(&directory, OpenMode::Create, options.with_separation(128)).expect("a store in memory");
         let keyspace = Keyspace::open(Arc::new(store), Durability::None).expect("a new store is empty");
         let limits = Limits { output_bytes: MAX_REPLY_BYTES, slow_after: None, ..Limits::default() };

@@ -1,7 +1,7 @@
-//! The arguments of a command, as `COMMAND DOCS` tells them: a tree, parsed from the usage text of
+//! The arguments of a command, as `COMMAND DOCS` states them: a tree, parsed from the usage text of
 //! the command's entry in the table.
 //!
-//! A usage text reads like the usage lines that people know. `key [LIMIT offset:integer
+//! A usage text reads like common usage lines. `key [LIMIT offset:integer
 //! count:integer] (ASC | DESC)@2.0.0 value...`:
 //!
 //! ```text
@@ -15,7 +15,7 @@
 //!
 //! - A **value** is of the type behind its last colon: `key`, `string`, `integer`, `double`,
 //!   `unix-time`, `pattern`. Without one it is of the type that it is named after, or else a
-//!   string. Keys are counted: the first belongs to key spec 0, and so on. Behind `=` stands what
+//!   string. Keys are counted: the first belongs to key spec 0, and so on. After `=` comes what
 //!   people are shown instead of a name that is only for programs.
 //! - A **TOKEN**, in upper case or behind a `'`, is a word that the client sends as it is. It
 //!   belongs to the whole sequence that it begins; alone it is an argument by itself, named as
@@ -24,8 +24,8 @@
 //!   begin with a token the token is repeated with it (`[GET pattern]...`), within them it is not
 //!   (`[GET pattern...]`).
 //! - `a | b` is **one of** several. Several arguments of one sequence are a **block**, and so is
-//!   what stands in `(...)` without a choice, even if it is one. Either is named by the name before
-//!   it, or else by the names of its parts with `_` between them. So may a token be.
+//!   the contents of `(...)` without a choice, even if it is one. Either is named by the name
+//!   before it, or else by the names of its parts with `_` between them. So may a token be.
 //! - `@` is the version of Redis that had it first, `!` the one from which on it was deprecated.
 //!
 //! What cannot be said, since no command here needs it: a token that is no word (`*`, `=`), a token
@@ -310,7 +310,7 @@ impl<'u> Parser<'u> {
         Ok(Argument { shown, ..Argument::new(name, kind) })
     }
 
-    /// What stands behind an opening bracket, and the one that closes it.
+    /// The contents after an opening bracket, and the one that closes it.
     fn group(&mut self, close: &str) -> Parsed<Argument<'u>> {
         if self.nested == MAX_NESTED {
             return Err(self.error("these are too many brackets within brackets"));
@@ -390,7 +390,7 @@ impl<'u> Parser<'u> {
     }
 }
 
-/// What stands between two bars, or brackets.
+/// The contents between two bars, or brackets.
 struct Sequence<'u> {
     /// Where it is not the only part.
     token: Option<&'u str>,

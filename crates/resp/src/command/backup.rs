@@ -1,8 +1,8 @@
 //! BACKUP: how `ecotone backup` takes a copy of the store through a client's connection. Redis has
 //! no such command.
 //!
-//! `BEGIN` holds a checkpoint; `FILES` tells its files, `READ` their bytes; `END` gives it back.
-//! All of it is for who runs the server: what is read are files as they are, with all keys and
+//! `BEGIN` holds a checkpoint; `FILES` lists its files, `READ` returns their bytes; `END` releases
+//! it. All of it is for who runs the server: what is read are files as they are, with all keys and
 //! values. See [`crate::backups`] for the bounds.
 
 use super::entry::{container, help, plain};
@@ -11,7 +11,7 @@ use crate::backups::{BackupError, MAX_HASHED_BYTES, MAX_IDLE, MAX_READ_BYTES, sh
 use crate::protocol::number::parse_integer;
 use ecotone_keyspace::error::{Failure, Outcome, texts};
 
-/// Files that are told at a time.
+/// Files in one reply.
 const MAX_FILES: usize = 1000;
 
 /// Nothing of it waits for the keys, but for the device.

@@ -28,7 +28,7 @@ pub const ALL: [&str; 21] = [
     "scripting",
 ];
 
-/// What neither the group nor the flags of a command tell.
+/// Categories that follow neither from the group nor from the flags of a command.
 const BESIDES: &[(&str, &[&str])] = &[
     ("command", &["connection"]),
     ("flushall", &["keyspace", "dangerous"]),
@@ -60,7 +60,7 @@ pub fn categories(command: &'static Command) -> impl Iterator<Item = &'static st
 fn is_in(command: &Command, category: &str) -> bool {
     let container = command.name.split('|').next().unwrap_or_default();
     let is_besides = BESIDES.iter().any(|(name, besides)| *name == container && besides.contains(&category));
-    // A container is nothing by itself: what it is for is told of its subcommands.
+    // A container has none by itself: its subcommands have them.
     let is_container = !command.subcommands.is_empty() && command.arity != -1;
     let has_group = |group: &str| command.group == group && !is_container;
     is_besides

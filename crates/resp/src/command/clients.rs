@@ -1,4 +1,4 @@
-//! CLIENT: what clients are connected, and what they are told to be.
+//! CLIENT: the connected clients, and their settings.
 //!
 //! All clients are of type `normal` and of the user `default`: there are no replicas, no channels
 //! and no other users.
@@ -219,7 +219,7 @@ pub(super) fn set_name(client: &Client, name: &[u8]) -> Outcome {
     Ok(())
 }
 
-/// Whether `name` can stand in a line of `CLIENT LIST`.
+/// Whether `name` fits into a line of `CLIENT LIST`.
 pub(super) fn check_name(name: &[u8]) -> Outcome {
     check(name, "Client names")
 }
@@ -311,7 +311,7 @@ fn kill_all(call: &mut Call<'_>, killed: &Killed<'_>) -> i64 {
     let all: Vec<Arc<ClientInfo>> =
         call.service.clients.all().into_iter().filter(|client| killed.has(client, itself)).collect();
     for client in &all {
-        // Who kills itself is told so first.
+        // A client that kills itself gets its reply first.
         if client.id == itself {
             call.client.then = Then::Close;
         } else {
@@ -336,7 +336,7 @@ fn no_evict(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// No key is remembered for being used, so nothing is switched but what is shown.
+/// The use of keys is not tracked, so only the flag that is shown changes.
 fn no_touch(call: &mut Call<'_>) -> Outcome {
     let is_on = on_or_off(call.arguments[2])?;
     call.client.info.is_no_touch.store(is_on, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! CLUSTER, READONLY, READWRITE, ASKING, ROLE, WAIT, WAITAOF: what a server says that stands alone.
+//! CLUSTER, READONLY, READWRITE, ASKING, ROLE, WAIT, WAITAOF: the replies of a standalone server.
 
 use std::time::Duration;
 
@@ -96,8 +96,8 @@ fn role(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// There are no replicas. Who waits for some is told so when the time is over, as in Redis; who
-/// would wait for ever is told at once.
+/// There are no replicas. A client that waits for some gets the reply after its timeout, as in
+/// Redis; one without a timeout gets it at once.
 fn wait(call: &mut Call<'_>) -> Outcome {
     let replicas = parse_integer(call.arguments[1]).ok_or(texts::NOT_AN_INTEGER)?;
     let timeout_ms = timeout_ms(call, 2, replicas)?;

@@ -33,7 +33,7 @@ fn compact(call: &mut Call<'_>) -> Outcome {
         [] => {
             call.client.follows = Some(compactions.follow(&call.service.keyspace)?);
             call.client.then = Then::Follow;
-            // Told once it is over, unless something else is to be told then.
+            // Reported once it is over, unless something else is.
             call.reply.simple("OK");
         }
         [option] if option.eq_ignore_ascii_case(b"NOWAIT") => {

@@ -95,7 +95,7 @@ fn set(call: &mut Call<'_>) -> Outcome {
     let known = call.service.host.settings(&|_| true);
     let (mut settings, mut names) = (Vec::new(), BTreeSet::new());
     for [name, value] in pairs {
-        // Before a name that stands there twice: what is no setting is told first.
+        // Before duplicates: an unknown setting is reported first.
         let lower = String::from_utf8_lossy(&word::lower(name)).into_owned();
         let name = match std::str::from_utf8(name) {
             Ok(text) if known.contains_key(&lower) => text,

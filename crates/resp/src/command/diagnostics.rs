@@ -1,4 +1,4 @@
-//! SLOWLOG, MEMORY, DEBUG, TIME: what one looks at when something is odd.
+//! SLOWLOG, MEMORY, DEBUG, TIME: commands for diagnosis.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -72,7 +72,7 @@ const MEMORY: &[Command] = &[
     memory("memory|help", 2, ALWAYS, HELPS, memory_help),
 ];
 
-/// What `SLOWLOG GET` replies unless it is told how many.
+/// Entries that `SLOWLOG GET` replies by default.
 const SLOW_BY_DEFAULT: usize = 10;
 
 fn slowlog_get(call: &mut Call<'_>) -> Outcome {
@@ -131,12 +131,11 @@ fn slowlog_help(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// Elements of a large collection that `MEMORY USAGE` looks at unless it is told how many, as in
-/// Redis.
+/// Elements of a large collection that `MEMORY USAGE` samples by default, as in Redis.
 const DEFAULT_SAMPLES: u64 = 5;
 
 /// Bytes of the key and its value as they are stored, before compression. Of a large collection's
-/// elements some are looked at, and the others taken for as long as those.
+/// elements some are sampled, and the others assumed to be as long as those.
 fn memory_usage(call: &mut Call<'_>) -> Outcome {
     let mut samples = DEFAULT_SAMPLES;
     for option in call.arguments[3..].chunks(2) {
@@ -149,7 +148,7 @@ fn memory_usage(call: &mut Call<'_>) -> Outcome {
         }
     }
     let key = call.arguments[2];
-    // Who looks after memory does not use the key.
+    // Measuring memory is no use of the key.
     call.keys.count_lookups(false);
     let Some(entry) = call.keys.entry(key)? else {
         call.reply.null();
@@ -182,7 +181,7 @@ fn element_bytes(keys: &mut Keys<'_>, large: Large, of: Type, samples: u64) -> O
         return bytes_of(u64::MAX, Direction::Forward);
     }
     let mut sampled = bytes_of(samples, Direction::Forward)?;
-    // It has two entries for each element: those of one kind stand before those of the other.
+    // It has two entries for each element: those of one kind precede those of the other.
     if of == Type::SortedSet {
         sampled += bytes_of(samples, Direction::Reverse)?;
     }
@@ -265,8 +264,7 @@ fn debug(call: &mut Call<'_>) -> Outcome {
     }
 }
 
-/// Digits, a point and an exponent that a number of seconds may need; what comes after is not
-/// looked at.
+/// Digits, a point and an exponent that a number of seconds may need; the rest is ignored.
 const NUMBER_BYTES: usize = 32;
 
 /// What `text` begins with, as C's `strtod` reads it (but for hexadecimal digits): what begins with

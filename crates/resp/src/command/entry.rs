@@ -31,7 +31,7 @@ pub(super) const fn plain(
     }
 }
 
-/// A command that is only there for its subcommands.
+/// A container of subcommands.
 pub(super) const fn container(
     name: &'static str,
     group: &'static str,
@@ -59,7 +59,7 @@ pub(super) fn help(call: &mut Call<'_>, lines: &[&str]) {
     call.reply.simple("    Prints this help.");
 }
 
-/// What Redis says where a subcommand takes a number of arguments that its arity does not tell.
+/// Redis' error where a subcommand takes a number of arguments that its arity does not express.
 pub(super) fn unknown_or_wrong_number(container: &str, subcommand: &[u8]) -> Failure {
     let behind = format!("'. Try {container} HELP.");
     Failure::repeating("ERR unknown subcommand or wrong number of arguments for '", shown(subcommand), &behind)

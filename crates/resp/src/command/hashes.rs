@@ -269,7 +269,7 @@ fn add(call: &mut Call<'_>) -> Outcome {
 
 fn add_decimal(call: &mut Call<'_>) -> Outcome {
     let by = call.arguments[3];
-    // The increment is looked at before the key.
+    // The increment is checked before the key.
     add_decimals(b"0", by).map_err(refuse_decimal)?;
     let add = |value: Option<&[u8]>| add_decimals(value.unwrap_or(b"0"), by).map_err(refuse_decimal);
     change(call, add, |reply, sum| reply.bulk_text(&sum))
@@ -288,7 +288,7 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[2])?;
     let reply_bytes = call.reply.bytes_left();
     let mut page = Page::for_reply(call.keys.reserve_memory(), usize::MAX, reply_bytes);
-    // What is wrong with the options is told only where there is a hash.
+    // Wrong options are an error only where there is a hash.
     if let Some(hash) = Hash::read(&mut call.keys, call.arguments[1])? {
         let may_take_long = call.keys.may_take_long();
         let options = ScanOptions::parse(&call.arguments[3..], false, may_take_long)?;
@@ -347,7 +347,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// Replies a field that was drawn; tells as how many elements.
+/// Replies a field that was drawn; returns as how many elements.
 fn tell_drawn(reply: &mut Reply, [field, value]: Pair<'_>, with_values: bool) -> usize {
     if !with_values {
         reply.bulk(field);

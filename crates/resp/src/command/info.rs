@@ -1,4 +1,4 @@
-//! INFO: Redis' sections, as far as they make sense for this store, and those of the server around.
+//! INFO: Redis' sections, as far as they make sense for this store, and those of the host.
 
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ pub const COMMANDS: &[Command] = &[Command {
     )
 }];
 
-/// Of `Latencystats`, those that Redis tells unless it is told otherwise.
+/// The percentiles of `Latencystats`, as Redis has them by default.
 const PERCENTILES: [f64; 3] = [50.0, 99.0, 99.9];
 
 /// Redis' clock of when keys were last used, in seconds, begins anew after so many.
@@ -37,7 +37,7 @@ const LRU_CLOCK_ENDS: u64 = 1 << 24;
 /// Lines of one section.
 type Lines = Vec<(String, String)>;
 
-/// A section: its name, whether it is shown where none is asked for, and its lines.
+/// A section: its name, whether it is shown by default, and its lines.
 type Section = (&'static str, bool, fn(&mut Call<'_>, &mut Lines) -> Outcome);
 
 /// In Redis' order.
@@ -104,7 +104,7 @@ fn write(text: &mut String, name: &str, lines: &Lines) {
     }
     text.push_str(&format!("# {name}\r\n"));
     for (key, value) in lines {
-        // A line is a line, whatever stands in it.
+        // It stays one line, whatever is in it.
         text.push_str(&format!("{key}:{}\r\n", value.replace(['\r', '\n'], " ")));
     }
 }
@@ -113,7 +113,7 @@ fn add(lines: &mut Lines, key: &str, value: impl Display) {
     lines.push((key.to_owned(), value.to_string()));
 }
 
-/// What there is none of here, or nobody counts since nothing depends on it.
+/// For what does not exist here, or is not counted since nothing depends on it.
 fn add_none(lines: &mut Lines, keys: &[&str]) {
     for key in keys {
         add(lines, key, 0);
@@ -139,7 +139,7 @@ fn human(bytes: u64) -> String {
     format!("{value:.2}{}", UNITS[unit])
 }
 
-/// What `CONFIG GET` tells of a setting: the two must not contradict one another.
+/// The value of a setting as `CONFIG GET` returns it: the two must not contradict one another.
 fn setting(call: &Call<'_>, name: &str) -> Option<String> {
     call.service.host.settings(&|known| known == name).remove(name)
 }
@@ -247,14 +247,14 @@ fn memory(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "mem_clients_normal", client_bytes);
     allocator(service.host.allocator(), memory.resident_bytes, lines);
     add(lines, "active_defrag_running", 0);
-    // Collections that have lost their key and whose elements have not gone yet.
+    // Collections without a key whose elements are not reclaimed yet.
     add(lines, "lazyfree_pending_objects", service.keyspace.reclaimable_collections());
     add(lines, "lazyfreed_objects", service.keyspace.reclaimed_collections());
     Ok(())
 }
 
-/// One that does not say what it holds is told as Redis tells the C library's: what is in memory is
-/// what was given out.
+/// For an allocator without figures, as Redis does for the C library's: what is in memory is what
+/// was allocated.
 fn allocator(allocator: Option<&dyn Allocator>, process_bytes: u64, lines: &mut Lines) {
     let all_used = AllocatorCounts { allocated: process_bytes, active: process_bytes, resident: process_bytes };
     let counts = allocator.and_then(Allocator::counts).unwrap_or(all_used);
@@ -295,7 +295,7 @@ fn persistence(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "rdb_saves", saved.number);
     let appends = setting(call, "appendonly").is_some_and(|appends| appends == "yes");
     add(lines, "aof_enabled", u8::from(appends));
-    // The log is never written anew: compactions do what that is for.
+    // The log is never rewritten: compactions serve that purpose.
     add(lines, "aof_rewrite_in_progress", 0);
     add(lines, "aof_rewrite_scheduled", 0);
     add(lines, "aof_last_rewrite_time_sec", -1);
@@ -306,8 +306,8 @@ fn persistence(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     Ok(())
 }
 
-/// Without `expired_keys`: keys whose time is over go with compactions, which see older versions of
-/// a key as well and may run on another server, so nobody knows how many there were.
+/// Without `expired_keys`: expired keys are removed by compactions, which see older versions of a
+/// key as well and may run on another server, so they cannot be counted.
 fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let statistics = &call.service.statistics;
     let [commands, bytes_in, bytes_out] =
@@ -345,15 +345,15 @@ fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "total_error_replies", statistics.errors.load(Ordering::Relaxed));
     add(lines, "total_reads_processed", statistics.reads.load(Ordering::Relaxed));
     add(lines, "total_writes_processed", statistics.writes.load(Ordering::Relaxed));
-    // A turn of an event loop is what a cycle of Redis' event loop is. Commands are carried out by
-    // other threads as well.
+    // A turn of an event loop corresponds to a cycle of Redis'. Commands are executed by other
+    // threads as well.
     add(lines, "eventloop_cycles", turns);
     add(lines, "eventloop_duration_sum", turns_us);
     add(lines, "eventloop_duration_cmd_sum", statistics.usage.took_us());
     add(lines, "instantaneous_eventloop_cycles_per_sec", turns_rate.round());
     let turn_us = if turns_rate > 0.0 { busy_us_rate / turns_rate } else { 0.0 };
     add(lines, "instantaneous_eventloop_duration_usec", turn_us.round());
-    // There is one user, who may do all.
+    // There is one user, with all permissions.
     add(lines, "acl_access_denied_auth", statistics.wrong_passwords.load(Ordering::Relaxed));
     add_none(lines, &["acl_access_denied_cmd", "acl_access_denied_key", "acl_access_denied_channel"]);
     Ok(())
@@ -412,8 +412,8 @@ fn errorstats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     Ok(())
 }
 
-/// Times are counted in classes: what stands here is the longest of the class that the time at this
-/// percentile is in.
+/// Times are counted in classes: the value is the longest time of the class that this percentile is
+/// in.
 fn latencystats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     for counts in call.service.statistics.usage.used() {
         let times = PERCENTILES.map(|percentile| (percentile, counts.times.percentile_s(percentile)));

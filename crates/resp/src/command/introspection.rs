@@ -1,7 +1,7 @@
 //! COMMAND: what commands there are, made from the table.
 //!
 //! Different from Redis: summaries and complexities are this server's own, `DOCS` has no history,
-//! and a key spec has no notes; its flags tell only whether the command writes the key.
+//! and a key spec has no notes; its flags say only whether the command writes the key.
 
 use super::arguments::Usage;
 use super::categories::categories;
@@ -185,7 +185,7 @@ fn positions(keys: KeyPositions) -> (i64, i64, i64) {
 enum Find {
     /// To the last one, counted from the first or from the end of the arguments.
     Range { last: i64, step: i64 },
-    /// Their number stands where the spec begins.
+    /// Their number is where the spec begins.
     Number,
 }
 

@@ -1,9 +1,8 @@
-//! What commands do to their keys, as `COMMAND INFO` tells it of each key spec: for proxies that
-//! send on who only reads.
+//! What commands do to their keys, as `COMMAND INFO` states it for each key spec: for proxies that
+//! forward reads.
 //!
 //! The words are Redis' (`RO`, `RW`, `OW`, `RM`: read, read and written, overwritten, removed; and
-//! what of the value that is), taken from what Redis 7.0 tells of its commands. Its notes in prose
-//! are not told.
+//! what of the value that is), as Redis 7.0 states it for its commands, without its notes in prose.
 
 use super::{Command, flag};
 

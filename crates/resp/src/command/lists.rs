@@ -13,7 +13,7 @@ use ecotone_keyspace::collections::list::{End, List};
 use ecotone_keyspace::error::{Failure, Outcome, texts};
 use ecotone_keyspace::memory::BoundedVec;
 
-// The ends of a large list stand in its key and its elements do not: all of them are read before a
+// The ends of a large list are in its key and its elements are not: all of them are read before a
 // write of another client, or after it.
 const READ: u32 = flag::READONLY | flag::LATCHES;
 const GROW: u32 = flag::WRITE | flag::DENYOOM;
@@ -226,7 +226,7 @@ fn count(call: &mut Call<'_>) -> Outcome {
 }
 
 fn element(call: &mut Call<'_>) -> Outcome {
-    // What is wrong with the index is told only where there is a list.
+    // A wrong index is an error only where there is a list.
     let Some(list) = List::read(&mut call.keys, call.arguments[1])? else {
         call.reply.null();
         return Ok(());

@@ -43,11 +43,11 @@ use crate::service::Service;
 use ecotone_keyspace::error::{Failure, Outcome};
 use ecotone_keyspace::{CancellationCheck, Keys};
 
-/// Everything a command is carried out with.
+/// Everything a command is executed with.
 ///
 /// A command first reads and checks, then writes to [`keys`](Self::keys), then replies. Where it
-/// fails nothing of it stays: neither what it wrote nor what it replied. The latches of the keys
-/// that its table entry names are held if it writes.
+/// fails its writes and its reply are undone. The latches of the keys that its table entry names
+/// are held if it writes.
 pub struct Call<'c> {
     /// The command's name and its arguments.
     pub arguments: &'c [&'c [u8]],
@@ -55,13 +55,13 @@ pub struct Call<'c> {
     pub keys: Keys<'c>,
     /// Where the reply goes.
     pub reply: &'c mut Reply,
-    /// Who asks.
+    /// Its client.
     pub client: &'c mut Client,
-    /// What all share.
+    /// What all clients share.
     pub service: &'c Service,
     /// The table's entry.
     pub command: &'static Command,
-    /// How long its client waits behind it; that counts as time that the command took.
+    /// How long its client is throttled after it; that counts as time that the command took.
     pub sleeps: Duration,
 }
 
@@ -73,12 +73,12 @@ pub(crate) fn go_on(reply: &Reply) -> ControlFlow<()> {
 /// Bytes of a string in a reply beside its own, at least.
 const AROUND_BULK_BYTES: usize = b"$0\r\n\r\n".len();
 
-/// So many answers that are asked for, and what the reply may take: what cannot fit is refused
+/// Number and size of the answers that are requested: what cannot fit into the reply is refused
 /// before anything is done for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answers {
     number: u64,
-    /// Strings that each of them has.
+    /// Strings in each of them.
     strings: usize,
     max_bytes: usize,
     /// What they are.
@@ -86,13 +86,13 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// `number` of them, each of so many `strings`, behind what `reply` has.
+    /// `number` of them, each of so many `strings`, after what `reply` has.
     pub(crate) fn new(service: &Service, reply: &Reply, number: u64, strings: usize, what: &'static str) -> Self {
         let max_bytes = service.limits.read().output_bytes.min(reply.bytes_left());
         Self { number, strings, max_bytes, what }
     }
 
-    /// What each takes: `bytes` of its own at least.
+    /// Sets the least bytes of each.
     ///
     /// # Errors
     ///
@@ -113,8 +113,8 @@ impl Answers {
     }
 }
 
-/// A visit to elements that are drawn again and again. However many are asked for, no more are
-/// drawn than can be told, also where nobody bounds the reply; and none that nobody waits for.
+/// A visit to elements that are drawn repeatedly. No more are drawn than the reply can hold, also
+/// where it has no bound; and none once the client has gone.
 pub(crate) struct Drawing {
     cancellation: CancellationCheck,
     answers: Answers,
@@ -123,12 +123,12 @@ pub(crate) struct Drawing {
 }
 
 impl Drawing {
-    /// Before the first draw, which will be told behind what `reply` has.
+    /// Before the first draw, which follows what `reply` has.
     pub(crate) fn begin(answers: Answers, keys: &Keys<'_>, reply: &Reply) -> Self {
         Self { cancellation: keys.cancellation_check(), answers, begin: reply.len() }
     }
 
-    /// Behind each draw, once it is told: breaks where the next is in vain.
+    /// After each draw, once it is in the reply: breaks where the next is in vain.
     pub(crate) fn go_on(&mut self, reply: &Reply) -> ControlFlow<()> {
         self.cancellation.after_steps(1)?;
         if self.is_too_long(reply) { ControlFlow::Break(()) } else { go_on(reply) }
@@ -138,7 +138,7 @@ impl Drawing {
         reply.len() - self.begin > self.answers.max_bytes
     }
 
-    /// Behind the last: whether all were drawn.
+    /// After the last: whether all were drawn.
     pub(crate) fn end(self, reply: &Reply) -> Outcome {
         if self.is_too_long(reply) {
             return Err(self.answers.are_too_many());
@@ -147,10 +147,10 @@ impl Drawing {
     }
 }
 
-/// Carries out a command.
+/// Executes a command.
 pub type Run = fn(&mut Call<'_>) -> Outcome;
 
-/// A command, as the table has it and `COMMAND` tells it.
+/// A command, as the table has it and `COMMAND` describes it.
 #[derive(Debug)]
 pub struct Command {
     /// In lower case; a subcommand as `container|name`.
@@ -166,31 +166,31 @@ pub struct Command {
     pub group: &'static str,
     /// The version of Redis that had it first.
     pub since: &'static str,
-    /// Since when another command does better what it does.
+    /// Since when it is deprecated for another command.
     pub deprecated: Option<Deprecation>,
     /// One line.
     pub summary: &'static str,
-    /// As `COMMAND DOCS` tells it.
+    /// As `COMMAND DOCS` states it.
     pub complexity: &'static str,
-    /// The arguments behind its name, in the syntax that `arguments.rs` defines; empty: none are
-    /// told.
+    /// The arguments after its name, in the syntax that `arguments.rs` defines; empty: not
+    /// documented.
     pub usage: &'static str,
     /// Its subcommands; then `run` is only called without one.
     pub subcommands: &'static [Command],
-    /// Carries it out.
+    /// Executes it.
     pub run: Run,
 }
 
-/// That a command is only there for clients that know nothing better.
+/// That a command is deprecated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deprecation {
-    /// The version of Redis that had something better first.
+    /// The version of Redis that deprecated it.
     pub since: &'static str,
-    /// What does the same, as one would type it.
+    /// What replaces it, as one would type it.
     pub instead: &'static str,
 }
 
-/// What a command is like. The first ones are Redis' and are told to clients.
+/// Flags of a command. The first ones are Redis' and are shown to clients.
 pub mod flag {
     /// It changes keys: the latches of their slots are held.
     pub const WRITE: u32 = 1;
@@ -198,13 +198,13 @@ pub mod flag {
     pub const READONLY: u32 = 1 << 1;
     /// It may make the store grow.
     pub const DENYOOM: u32 = 1 << 2;
-    /// It is for who runs the server.
+    /// It is for administrators.
     pub const ADMIN: u32 = 1 << 3;
     /// It takes constant or logarithmic time.
     pub const FAST: u32 = 1 << 4;
     /// Not in a script.
     pub const NOSCRIPT: u32 = 1 << 5;
-    /// Before the password was given.
+    /// Also without authentication.
     pub const NO_AUTH: u32 = 1 << 6;
     /// Not between `MULTI` and `EXEC`.
     pub const NO_MULTI: u32 = 1 << 7;
@@ -212,25 +212,28 @@ pub mod flag {
     pub const LOADING: u32 = 1 << 8;
     /// At a replica that has lost its primary.
     pub const STALE: u32 = 1 << 9;
-    /// Its keys are found by looking at its arguments.
+    /// Its keys are found by parsing its arguments.
     pub const MOVABLE_KEYS: u32 = 1 << 10;
     /// While a script takes long.
     pub const ALLOW_BUSY: u32 = 1 << 11;
-    /// It stands in no slow log.
+    /// It is left out of the slow log.
     pub const SKIP_SLOWLOG: u32 = 1 << 12;
     /// Not while the data is loaded beside the old.
     pub const NO_ASYNC_LOADING: u32 = 1 << 13;
-    /// It writes all keys: all latches are held. Not told.
+    /// It writes all keys: all latches are held. Internal.
     pub const ALL_SLOTS: u32 = 1 << 16;
-    /// It looks at many keys, or may take long: only where waiting is allowed. Not told.
+    /// It reads many keys, or may take long: only where blocking is allowed. Internal.
     pub const WAITS: u32 = 1 << 17;
-    /// The latches of its keys are held though it does not write. Not told.
+    /// The latches of its keys are held though it does not write. Internal.
     pub const LATCHES: u32 = 1 << 19;
-    /// It is carried out between `MULTI` and `EXEC`, not queued. Not told.
+    /// It reads and may count members of a large sorted set, which is noted for all who ask later:
+    /// what is counted must be there now, under the latch, and is not of a snapshot. Internal.
+    pub const COUNTS_RANKS: u32 = 1 << 22;
+    /// It is executed between `MULTI` and `EXEC`, not queued. Internal.
     pub const NOT_QUEUED: u32 = 1 << 18;
-    /// Among its arguments may be passwords, which are written down nowhere. Not told.
+    /// Its arguments may include passwords, which are logged nowhere. Internal.
     pub const SECRET: u32 = 1 << 20;
-    /// Only for who knows the inside of the server. `COMMAND DOCS` tells it.
+    /// Only for debugging the server. `COMMAND DOCS` states it.
     pub const INTERNAL: u32 = 1 << 21;
 }
 
@@ -248,8 +251,7 @@ pub enum KeyPositions {
         /// From one key to the next.
         step: usize,
     },
-    /// A number of keys stands at `count`, the keys follow. `also`: one more key at this index, or
-    /// 0.
+    /// The number of keys is at `count`, the keys follow. `also`: one more key at this index, or 0.
     Counted {
         /// Index of the number.
         count: usize,
@@ -259,7 +261,7 @@ pub enum KeyPositions {
 }
 
 impl KeyPositions {
-    /// One key behind the name.
+    /// One key after the name.
     pub const FIRST: Self = Self::Range { first: 1, last: 1, step: 1 };
     /// All arguments are keys.
     pub const ALL: Self = Self::Range { first: 1, last: -1, step: 1 };
@@ -285,8 +287,7 @@ impl KeyPositions {
     }
 }
 
-/// All commands by family. Not a constant: there is one of it, so a command is known by its
-/// address.
+/// All commands by family. Not a constant, so that a command is identified by its address.
 static COMMAND_TABLE: &[&[Command]] = &[
     strings::COMMANDS,
     keys::COMMANDS,

@@ -1,7 +1,7 @@
-//! Carries out one command: takes its latches, runs it, and undoes it where it fails or has to be
-//! carried out again.
+//! Executes one command: takes its latches, runs it, and undoes it where it fails or has to be
+//! executed again.
 //!
-//! Threads: any; what a command changes is in the group, and its client must not be told before
+//! Threads: any; the changes of a command are in the group, and its reply must not be sent before
 //! that is committed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,42 +19,42 @@ use crate::service::Service;
 use ecotone_keyspace::error::Failure;
 use ecotone_keyspace::{Blocking, Prefetched, ReadStats, Slot, WriteGroup};
 
-/// Commands with more arguments are carried out where waiting is allowed: they take longer than
-/// other clients of a thread should wait.
+/// Commands with more arguments are executed where blocking is allowed: they take longer than other
+/// clients of a thread should wait.
 pub(crate) const MAX_NONBLOCKING_ARGUMENTS: usize = 1024;
 
-/// A command that makes nothing larger may write this much, all the same, into a full store: a
-/// small collection with an element less.
+/// A command that makes nothing larger may write this much into a full store: a small collection
+/// with an element less.
 const MAX_FREELY_WRITTEN_BYTES: usize = 16 * 1024;
 
-/// Most commands have no more keys. For those no memory is taken.
+/// Most commands have no more keys, and take no allocation for them.
 const FEW_SLOTS: usize = 4;
 
-/// What a client is told whose command panicked; the panic itself is on standard error.
+/// The reply to a command that panicked; the panic itself is on standard error.
 const PANICKED: Failure = Failure::text("ERR the server failed while it carried out this command; its log tells more");
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It is replied. `depends`: on the commit of the group.
+    /// It has a reply.
     Done {
         /// Whether the reply may be sent only once the group is committed.
         depends: bool,
     },
-    /// Somebody else has a latch. Nothing was done: commit what is held, and try again.
+    /// A latch is held by another client. Nothing was done: commit the group, and try again.
     Latched,
-    /// It takes more than a look into memory. Nothing was done: try again where waiting is allowed.
+    /// It takes more than reads from memory. Nothing was done: try again where blocking is allowed.
     WouldBlock,
 }
 
-/// What a command is given besides what it is asked for.
+/// What a command is given besides its arguments.
 #[derive(Debug)]
 pub struct ExecutionMode<'s> {
-    /// Whether its thread may wait.
+    /// Whether its thread may block.
     pub blocking: Blocking,
     /// Whether its thread may wait for latches as well; else it takes those that are free.
     pub waits_for_latches: bool,
-    /// What is known of the key that it reads first.
+    /// What a prefetch has read of its first key.
     pub prefetched: Option<Prefetched<'s>>,
 }
 
@@ -64,7 +64,7 @@ impl From<Blocking> for ExecutionMode<'_> {
     }
 }
 
-/// Carries out `command` with `arguments`, which it takes, for a client that may use it.
+/// Executes `command` with `arguments`, which it takes, for a client that may use it.
 pub fn execute_command<'s>(
     service: &'s Service,
     client: &mut Client,
@@ -85,8 +85,7 @@ pub fn execute_command<'s>(
     let mut has_latches = command.flags & (flag::WRITE | flag::LATCHES | flag::ALL_SLOTS) != 0;
     let for_latches = if waits_for_latches { blocking } else { Blocking::Never };
     let held = group.latches_held();
-    // Who only reads, and may take long, keeps nobody from the keys: it sees them as they are at
-    // one moment.
+    // A command that only reads, and may take long, holds no latches but uses a snapshot.
     let mut sees_one_moment = reads_alone(group, blocking) && command.has(flag::READONLY);
     let mut snapshot = None;
     loop {
@@ -114,14 +113,14 @@ pub fn execute_command<'s>(
                 has_latches = true;
                 continue;
             }
-            // It notes for others what it reads, and must see what is there now.
-            Err(Retry::NeedsLatch) if snapshot.is_some() => {
+            // Most of what it reads it may read from a snapshot, but what it counts now is noted.
+            Err(Retry::NeedsLatch) if snapshot.is_some() && command.has(flag::COUNTS_RANKS) => {
                 (snapshot, sees_one_moment) = (None, false);
                 continue;
             }
             Err(Retry::NeedsLatch | Retry::WouldBlock) => {
                 if !command.has(flag::WRITE) {
-                    // It reads on elsewhere, or later, and takes them again.
+                    // It goes on on another thread, or later, and takes them again.
                     group.release_beyond(held);
                 }
                 Step::WouldBlock
@@ -132,26 +131,25 @@ pub fn execute_command<'s>(
     }
 }
 
-/// Whether what is read now may be read from a snapshot: nothing was written that is not in the
-/// store yet.
+/// Whether a snapshot has the current state: the group has no writes that are not in the store.
 pub(crate) fn reads_alone(group: &WriteGroup, blocking: Blocking) -> bool {
     blocking == Blocking::Allowed && group.is_empty() && !group.holds_any()
 }
 
-/// How a command is carried out.
+/// How a command is executed.
 pub(crate) struct ExecutionContext<'s> {
     pub(crate) blocking: Blocking,
     /// Now.
     pub(crate) began: Instant,
     /// The time by which keys have expired.
     pub(crate) now_ms: u64,
-    /// What is known of the key that it reads first.
+    /// What a prefetch has read of its first key.
     pub(crate) prefetched: Option<Prefetched<'s>>,
-    /// What is read instead of the store, where nobody is kept from changing it.
+    /// The snapshot that is read instead of the store, where no latches are held.
     pub(crate) snapshot: Option<&'s Snapshot<'s>>,
 }
 
-/// Why a command was not carried out, and nothing of it was done.
+/// Why a command was not executed, and nothing of it was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// It needs the latches of its keys though it only reads.
@@ -160,7 +158,7 @@ pub(crate) enum Retry {
     WouldBlock,
 }
 
-/// A command that was carried out, and replied.
+/// A command that was executed, and has a reply.
 #[derive(Debug)]
 pub(crate) struct Executed {
     /// Whether the reply may be sent only once the group is committed.
@@ -172,7 +170,7 @@ pub(crate) struct Executed {
 }
 
 impl Executed {
-    /// Counts it. Not before it is certain that it is not undone and carried out again.
+    /// Counts it, once it is certain that it is not undone and executed again.
     pub(crate) fn count(&self, service: &Service, client: &Client, arguments: &[&[u8]]) {
         let Self { command, took, stats, ref error, .. } = *self;
         if let Some(error) = error {
@@ -189,8 +187,7 @@ impl Executed {
     }
 }
 
-/// Carries out a command whose latches are held. Who calls sees to it that it is
-/// [counted](Executed::count).
+/// Executes a command whose latches are held. The caller has it [counted](Executed::count).
 pub(crate) fn run_latched(
     service: &Service,
     client: &mut Client,
@@ -208,8 +205,8 @@ pub(crate) fn run_latched(
     keys.count_lookups(command.has(flag::READONLY));
     let mut call = Call { arguments, keys, reply, client, service, command, sleeps: Duration::ZERO };
     let outcome = match room {
-        // A command that panics takes nobody else down: this thread serves other clients, and its
-        // group has what they wrote.
+        // A panic must not affect others: this thread serves other clients, and its group has their
+        // writes.
         Ok(()) => catch_unwind(AssertUnwindSafe(|| (command.run)(&mut call))).unwrap_or(Err(PANICKED)),
         Err(error) => Err(error.into()),
     };
@@ -221,7 +218,7 @@ pub(crate) fn run_latched(
     drop(call);
     let mut error = None;
     match outcome {
-        // To write all of a long value again for a new time takes room as well.
+        // Writing all of a long value again for a new expiry takes space as well.
         Ok(()) => group.begins(group.written_since(savepoint) > MAX_FREELY_WRITTEN_BYTES),
         Err(failure) => {
             reply.truncate(replied);
@@ -240,7 +237,7 @@ pub(crate) fn run_latched(
     Ok(Executed { depends, command, took: context.began.elapsed().saturating_add(sleeps), stats, error })
 }
 
-/// What a client is told instead of a reply that is longer than it may be.
+/// The error instead of a reply that exceeds its bound.
 fn too_long(service: &Service) -> Failure {
     let most = service.limits.read().output_bytes;
     Failure::with(format!(
@@ -278,7 +275,7 @@ pub(crate) fn reply_error(service: &Service, reply: &mut Reply, failure: &Failur
 
 fn count_error(service: &Service, failure: &Failure) {
     service.statistics.count_errors(failure.reply().as_ref(), 1);
-    // That the store is full it has told itself, once; here it would come with every write.
+    // A full store is logged by the store itself, once; here it would be with every write.
     if let Failure::Store(error) = failure
         && !matches!(error, StoreError::OutOfSpace { .. })
         && let Some(others) = service.client_events.note(ClientEvent::StoreFailed)

@@ -88,8 +88,9 @@ fn lastsave(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// The options change nothing: nobody is waited for, a failure to write stops no shutdown, and what
-/// was acknowledged is kept by the log, so that there is no state to go back to without a save.
+/// The options change nothing: no client is waited for, a failure to write stops no shutdown, and
+/// what was acknowledged is kept by the log, so that there is no state to go back to without a
+/// save.
 fn shutdown(call: &mut Call<'_>) -> Outcome {
     let (mut saves, mut spares, mut aborts, mut hurries) = (false, false, false, false);
     for option in &call.arguments[1..] {

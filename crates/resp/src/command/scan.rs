@@ -18,7 +18,7 @@ use ecotone_keyspace::collections::page::{Page, ScanPosition};
 use ecotone_keyspace::error::{Failure, Outcome, texts};
 use ecotone_keyspace::layout::POSITIONS;
 
-/// Keys or elements that one call looks at without `COUNT`, as in Redis.
+/// Keys or elements that one call examines without `COUNT`, as in Redis.
 const DEFAULT_COUNT: usize = 10;
 
 /// The family.
@@ -56,7 +56,7 @@ pub(crate) fn match_steps(pattern: &Pattern, name: &[u8]) -> usize {
 /// What a scan was asked for besides its cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ScanOptions<'a> {
-    /// How many keys or elements to look at, about; not 0.
+    /// How many keys or elements to examine, about; not 0.
     pub(crate) count: usize,
     pattern: Option<Pattern>,
     type_name: Option<&'a [u8]>,
@@ -140,7 +140,7 @@ pub(crate) fn parse_cursor(cursor: &[u8]) -> Outcome<u64> {
     Ok(if negative { number.wrapping_neg() } else { number })
 }
 
-/// Replies what one step has found: the next cursor, and what `tell` says of each, which are so
+/// Replies what one step has found: the next cursor, and what `tell` replies for each, which are so
 /// many answers.
 pub(crate) fn tell_page<T>(
     reply: &mut Reply,

@@ -1,13 +1,13 @@
 //! Which arguments of commands are passwords: they are written down nowhere.
 //!
-//! Where a request is refused before Redis has looked so far, or makes no sense, more is taken for
-//! a secret than Redis does: a password may stand wherever its place was missed.
+//! Where a request is refused before Redis has parsed so far, or is malformed, more is taken for a
+//! secret than Redis does: a password may be anywhere then.
 
 use super::{Command, flag, word};
 use crate::protocol::number::parse_integer;
 use crate::service::Service;
 
-/// What stands in the place of a secret, as in Redis.
+/// Replaces a secret, as in Redis.
 const REDACTED: &[u8] = b"(redacted)";
 
 /// The request without what is secret of it.

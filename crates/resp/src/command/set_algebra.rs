@@ -1,9 +1,8 @@
 //! Intersections, unions and differences of sets.
 //!
-//! All three are one thing: members of some of the sets are gone through, and each is looked for in
-//! others. An intersection is the smallest set as far as all others have it; a difference the first
-//! set as far as no other has it; a union each set as far as none before it has it. So nothing is
-//! kept in memory but the result.
+//! All three iterate over members of some of the sets and look each up in others. An intersection
+//! is the smallest set as far as all others have it; a difference the first set as far as no other
+//! has it; a union each set as far as none before it has it. So only the result is kept in memory.
 //!
 //! Invariant: the latches of all keys are held, so that all sets are of one moment.
 
@@ -21,7 +20,7 @@ use ecotone_keyspace::memory::BoundedVec;
 /// Looks at members on behalf of one client while others wait for the thread.
 const MAX_NONBLOCKING_LOOKUPS: u64 = 1000;
 
-/// Members that are read before they are looked for in other sets.
+/// Members that are read before they are looked up in other sets.
 const PAGE: usize = 500;
 
 /// Bytes of such members.

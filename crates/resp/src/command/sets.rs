@@ -278,7 +278,7 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[2])?;
     let reply_bytes = call.reply.bytes_left();
     let mut page = Page::for_reply(call.keys.reserve_memory(), usize::MAX, reply_bytes);
-    // What is wrong with the options is told only where there is a set.
+    // Wrong options are an error only where there is a set.
     if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
         let may_take_long = call.keys.may_take_long();
         let options = ScanOptions::parse(&call.arguments[3..], false, may_take_long)?;

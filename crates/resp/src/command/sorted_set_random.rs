@@ -18,14 +18,14 @@ use ecotone_keyspace::collections::sorted_set::{Member, SortedSet, score};
 use ecotone_keyspace::error::{Failure, Outcome, texts};
 use ecotone_keyspace::memory::BoundedVec;
 
-/// Draws for each different member that is wanted, before all of them are looked at instead. A set
+/// Draws for each different member that is wanted, before all of them are read instead. A set
 /// with many members behind one hash would take very many.
 const MAX_DRAWS_EACH: u64 = 8;
 
-/// What a name that is known takes besides its bytes: a place in a tree.
+/// What a name that was drawn takes besides its bytes: a place in a tree.
 const KNOWN_NAME_BYTES: usize = 48;
 
-/// Draws on behalf of one client while others wait for the thread: each is a look into the store.
+/// Draws on behalf of one client while others wait for the thread: each is a lookup in the store.
 const MAX_NONBLOCKING_DRAWS: u64 = 100;
 
 /// The family.
@@ -84,7 +84,7 @@ fn draw(call: &mut Call<'_>) -> Outcome {
             let tell = |score: f64, name: &[u8]| {
                 reply_member(reply, name, with_scores.then_some(score));
                 told += 1;
-                // Different members are all told, or it is an error as with any other reply.
+                // Different members are all replied, or it is an error as with any other reply.
                 if count < 0 { drawing.go_on(reply) } else { go_on(reply) }
             };
             if count < 0 {
@@ -178,12 +178,12 @@ fn all<'c>(set: &SortedSet<'_>, keys: &mut Keys<'c>) -> Outcome<Option<BoundedVe
     Ok(is_whole.then_some(members))
 }
 
-/// Before `count` draws: nobody else changes the set between them.
+/// Before `count` draws: ensures that the set does not change between them.
 fn hold_still_for(set: &SortedSet<'_>, keys: &Keys<'_>, count: u64) -> Outcome {
     if count > MAX_NONBLOCKING_DRAWS && !keys.may_take_long() {
         return Err(Failure::WouldBlock);
     }
-    // One draw is one look.
+    // One draw is one read.
     if count > 1 { set.hold_still(keys) } else { Ok(()) }
 }
 
@@ -230,7 +230,7 @@ fn draw_different(
                 break;
             }
             let Some(member) = source.draw(keys, random)? else { continue };
-            // The name twice: also among those that are known.
+            // The name twice: also among those that were drawn.
             let bytes = 2 * (member.name.len() + KNOWN_NAME_BYTES);
             if names.insert(member.name.clone()) && drawn.add(bytes, || member).is_break() {
                 break;

@@ -17,7 +17,7 @@ use ecotone_keyspace::collections::sorted_set::{Member, SortedSet, score};
 use ecotone_keyspace::error::{Failure, Outcome, texts};
 use ecotone_keyspace::memory::BoundedVec;
 
-const READ: u32 = flag::READONLY;
+const READ: u32 = flag::READONLY | flag::COUNTS_RANKS;
 const BY_RANK: &str = "O(log(N)+M) where N is the number of all members and M that of those that are returned; N of those between them and the \
                        nearer end, and no logarithm, where nobody has counted before.";
 const BY_ORDER: &str = "O(log(N)+M) where N is the number of all members and M that of those that are returned; O(N+M) where N is the offset \
@@ -193,7 +193,7 @@ impl<'a> Names<'a> {
 
     /// Shows `visit` its members but the first `offset`. Where not all members have one score it
     /// does what Redis does: it goes to the first member within the range, and from there to the
-    /// first one beyond it; what is left out by `offset` is not looked at.
+    /// first one beyond it; what `offset` leaves out is not examined.
     fn visit(
         &self,
         set: &SortedSet<'_>,
@@ -336,7 +336,7 @@ impl<'a> Span<'a> {
     }
 }
 
-/// What stands behind a range.
+/// The options after a range.
 #[derive(Debug)]
 struct Options {
     by: By,

@@ -26,6 +26,7 @@ pub(super) const fn command(name: &'static str, arity: i32, flags: u32, since: &
 const GROW: u32 = flag::WRITE | flag::DENYOOM | flag::FAST;
 const SHRINK: u32 = flag::WRITE | flag::FAST;
 const READ: u32 = flag::READONLY | flag::FAST;
+const RANKED: u32 = READ | flag::LATCHES | flag::COUNTS_RANKS;
 
 const RANK: &str = "O(log(N)) where N is the number of all members; O(N) where N is the rank, from the nearer end, and nobody has counted before.";
 const POP: &str = "O(M) where M is the number of members that are removed.";
@@ -70,13 +71,13 @@ pub const COMMANDS: &[Command] = &[
         summary: "Returns how many members of a sorted set come before one.",
         usage: "key member [WITHSCORE]",
         complexity: RANK,
-        ..command("zrank", -3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Forward))
+        ..command("zrank", -3, RANKED, "2.0.0", |call| rank(call, Direction::Forward))
     },
     Command {
         summary: "Returns how many members of a sorted set come after one.",
         usage: "key member [WITHSCORE]",
         complexity: RANK,
-        ..command("zrevrank", -3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Reverse))
+        ..command("zrevrank", -3, RANKED, "2.0.0", |call| rank(call, Direction::Reverse))
     },
     Command {
         summary: "Removes the members with the lowest scores from a sorted set and returns them.",
@@ -133,7 +134,7 @@ struct Options {
 }
 
 impl Options {
-    /// Reads what stands before the scores; the rest are scores and members.
+    /// Reads the options before the scores; the rest are scores and members.
     fn parse<'a, 'b>(arguments: &'b [&'a [u8]], increments: bool) -> Outcome<(Self, &'b [[&'a [u8]; 2]])> {
         let mut options = Self { increments, ..Self::default() };
         let mut rest = arguments;
@@ -326,8 +327,8 @@ fn pop(call: &mut Call<'_>, direction: Direction) -> Outcome {
 /// What a score takes as text, about.
 const SCANNED_SCORE_BYTES: usize = 48;
 
-/// A score as `ZSCAN` tells it of a small set: Redis keeps whole numbers up to 2⁶² in such sets as
-/// integers, and shows all their digits.
+/// A score as `ZSCAN` replies it for a small set: Redis keeps whole numbers up to 2⁶² in such sets
+/// as integers, and shows all their digits.
 fn scanned_score(score: f64) -> String {
     const MAX: f64 = (1_u64 << 62) as f64;
     if score.trunc() == score && score.abs() <= MAX {

@@ -229,7 +229,7 @@ fn set(call: &mut Call<'_>) -> Outcome {
     let [_, key, value, options @ ..] = call.arguments else { return Err(texts::SYNTAX) };
     let options = Options::parse(options, true)?;
     let mut expires_at_ms = options.expires_at_ms(call)?;
-    // Without an option nothing is read: a stream of writes costs no look at what they overwrite.
+    // Without an option nothing is read: plain writes need no read of what they overwrite.
     // The elements of a large collection are found in the ledger later.
     if options.only_if_there.is_none() && !options.returns_old && !options.keeps_expiry {
         call.keys.set(key, Tag::STRING, expires_at_ms, value)?;
@@ -237,8 +237,8 @@ fn set(call: &mut Call<'_>) -> Outcome {
         return Ok(());
     }
     call.keys.count_lookups(options.returns_old);
-    // What is not a string is refused where its value is to be told, so nothing is to be given up
-    // there.
+    // Where the old value is returned, another type than a string is refused, so there are no
+    // elements to reclaim.
     let old = if options.returns_old { call.keys.string(key)? } else { None };
     let stood = if options.returns_old { None } else { call.keys.metadata(key)? };
     if options.keeps_expiry {
@@ -330,7 +330,7 @@ fn get_and_expire(call: &mut Call<'_>) -> Outcome {
     let key = call.arguments[1];
     let options = Options::parse(&call.arguments[2..], false)?;
     call.keys.count_lookups(true);
-    // What is wrong with the time is told only where there is a string.
+    // A wrong time is an error only where there is a string.
     let Some(value) = call.keys.string(key)? else {
         call.reply.null();
         return Ok(());
@@ -398,7 +398,7 @@ fn get_range(call: &mut Call<'_>) -> Outcome {
 
 /// From `first` to `last`, both counted, from the end where negative.
 fn part(value: &[u8], first: i64, last: i64) -> &[u8] {
-    // Redis looks at this before it counts from the end, where both may become 0.
+    // Redis checks this before it counts from the end, where both may become 0.
     if first < 0 && last < 0 && first > last {
         return &[];
     }

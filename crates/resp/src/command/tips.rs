@@ -1,6 +1,6 @@
-//! What clients of several servers and proxies may want to know of a command, as `COMMAND INFO`
-//! tells it: whether its replies to the same request differ, which servers to ask, and how to make
-//! one reply of theirs.
+//! Hints about a command for clients of several servers and proxies, as `COMMAND INFO` states them:
+//! whether its replies to the same request differ, which servers to ask, and how to combine their
+//! replies.
 
 use super::Command;
 

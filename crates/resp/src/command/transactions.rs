@@ -1,8 +1,8 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! The commands of a transaction are carried out one behind the other under the latches of all keys
-//! that they and `WATCH` name, into one group: it reaches the store in one batch, so a crash leaves
-//! all of it or nothing, and nobody sees a part.
+//! The commands of a transaction are executed in order under the latches of all keys that they and
+//! `WATCH` name, into one group: it reaches the store in one batch, so all of it is visible, or
+//! survives a crash, or nothing.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use crate::service::Service;
 use ecotone_keyspace::error::{Failure, Outcome, texts};
 use ecotone_keyspace::{Blocking, Slot, WatchFlag, WriteGroup};
 
-/// What it takes to watch a key besides its bytes, about: an allocation, a place in a list.
+/// Memory of a watched key besides its bytes, about: an allocation, a place in a list.
 const WATCHED_KEY_BYTES: usize = 64;
 
 const BASE: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE | flag::NOT_QUEUED;
@@ -52,7 +52,7 @@ pub const COMMANDS: &[Command] = &[
     },
     Command {
         since: "2.2.0",
-        // Queued like any other: what is watched is looked at before it is carried out.
+        // Queued like any other: watched keys are checked before it is executed.
         flags: (BASE | FAST) & !flag::NOT_QUEUED,
         ..command("unwatch", 1, FAST, "Forgets about watched keys of a transaction.", unwatch)
     },
@@ -77,7 +77,7 @@ fn discard(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// What stands in the table: `EXEC` outside of a transaction. Inside of one it is [`exec`].
+/// The entry of the table: `EXEC` outside of a transaction. Inside of one it is [`exec`].
 fn exec_alone(_: &mut Call<'_>) -> Outcome {
     Err(Failure::text("ERR EXEC without MULTI"))
 }
@@ -92,7 +92,7 @@ fn watch(call: &mut Call<'_>) -> Outcome {
         if call.client.watched.contains_key(*key) || watched.contains_key(*key) {
             continue;
         }
-        // Here and with those who tell.
+        // By the client, and by the registry of watches.
         bytes += 2 * (key.len() + WATCHED_KEY_BYTES);
         if call.client.watched_bytes + bytes > most {
             return Err(Failure::with(format!(
@@ -109,8 +109,8 @@ fn watch(call: &mut Call<'_>) -> Outcome {
         return Err(texts::SHORT_OF_MEMORY);
     }
     call.client.watched_bytes += bytes;
-    // Under the latches: who writes later tells, and who wrote before has committed, or is in this
-    // group.
+    // Under the latches: later writers notify the watch, and earlier ones have committed, or are in
+    // this group.
     let watches = call.keys.keyspace().watches();
     for (key, found) in watched {
         watches.add(&key, &call.client.watch_flag);
@@ -130,7 +130,7 @@ fn unwatch(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// The end of a transaction, carried out or not.
+/// The end of a transaction, executed or not.
 pub(crate) fn end(client: &mut Client, service: &Service) {
     client.transaction = None;
     client.info.queued.store(-1, Ordering::Relaxed);
@@ -138,14 +138,14 @@ pub(crate) fn end(client: &mut Client, service: &Service) {
     client.unwatch(&service.keyspace);
 }
 
-/// What `EXEC` replies where `failure` keeps it from being carried out.
+/// The reply of `EXEC` where `failure` prevents it.
 pub(crate) fn aborted_by(failure: &Failure) -> Failure {
     let text = failure.reply();
     let why = text.strip_prefix(b"ERR ").unwrap_or(&text);
     Failure::with([b"EXECABORT Transaction discarded because of: ", why].concat())
 }
 
-/// Carries out the transaction of `client`, which has one.
+/// Executes the transaction of `client`, which has one.
 pub(crate) fn exec(
     service: &Service,
     client: &mut Client,
@@ -190,13 +190,12 @@ fn exec_queued(
     for arguments in &queued {
         // It was resolved when it was queued.
         let Ok(command) = table::resolve(arguments) else { continue };
-        // What is not undone with the group must not be done twice, so it is begun where nothing
-        // sends it back.
+        // What is not undone with the group must not be done twice, so it is begun where it need
+        // not be executed again.
         if (command.has(flag::WAITS) || !is_undone(command)) && blocking != Blocking::Allowed {
             return Ok(Step::WouldBlock);
         }
-        // KEYS, SCAN and their like name no key and see all: nobody else may write any before the
-        // end.
+        // KEYS, SCAN and their like name no key and see all: none may be written before the end.
         needs_all |= command.has(flag::ALL_SLOTS) || command.has(flag::READONLY | flag::WAITS);
         if !needs_all {
             slots.extend(run::slots(command, arguments));
@@ -210,13 +209,13 @@ fn exec_queued(
     slots.dedup();
     let takes = commands.iter().any(|(command, _)| command.has(flag::DENYOOM));
     if takes {
-        // All or nothing: not those of its commands alone that take no room.
+        // All or nothing: not only those of its commands that take no space.
         service.keyspace.store().check_free_space().map_err(|error| aborted_by(&error.into()))?;
     }
-    // Of sorted sets it is noted for others what is read: that must be what is there now.
-    let sees_earlier = |command: &Command| command.has(flag::READONLY) && command.group != "sorted-set";
-    let sees_one_moment =
-        run::reads_alone(group, blocking) && commands.iter().all(|(command, _)| sees_earlier(command));
+    // What one of them would have to read under the latch after all is not begun from a snapshot:
+    // all of them would be carried out again.
+    let sees_one_moment = run::reads_alone(group, blocking)
+        && commands.iter().all(|(command, _)| command.has(flag::READONLY) && !command.has(flag::COUNTS_RANKS));
     if group.is_closed_to(takes) || !group.hold(&slots, blocking) {
         return group.cancellation().map_or(Ok(Step::Latched), Err);
     }
@@ -228,7 +227,7 @@ fn exec_queued(
         reply.null_array();
         return Ok(Step::Done { depends: false });
     }
-    // Who only reads keeps nobody from the keys.
+    // A transaction that only reads holds no latches.
     let snapshot = sees_one_moment.then(|| service.keyspace.store().snapshot());
     if snapshot.is_some() {
         group.release_beyond(0);
@@ -239,7 +238,7 @@ fn exec_queued(
     reply.array(commands.len());
     for (command, arguments) in commands {
         if !is_undone(command) {
-            // It may show what was counted, and nothing is sent back from here on.
+            // A later command may show the counts, and none is executed again from here on.
             count(service, client, &mut uncounted);
         }
         let context =
@@ -248,7 +247,7 @@ fn exec_queued(
         match run::run_latched(service, client, group, command, arguments, reply, context) {
             Ok(ran) => {
                 if is_closing {
-                    // Who has killed itself is told nothing behind that.
+                    // A client that has killed itself gets no further reply.
                     reply.truncate(told);
                 }
                 depends |= ran.depends;
@@ -265,7 +264,7 @@ fn exec_queued(
             reply.truncate(replied);
             return Err(failure);
         }
-        // All that a transaction writes is kept until it ends, also what it overwrites itself.
+        // All writes of a transaction are kept until it ends, also those that it overwrites.
         if group.written_since(savepoint) > max_bytes || group.is_refused_memory() {
             group.rollback_to(savepoint);
             reply.truncate(replied);
@@ -281,7 +280,7 @@ fn exec_queued(
     Ok(Step::Done { depends })
 }
 
-/// Whether what the command does is in the group, and nowhere else.
+/// Whether the command's effects are in the group only.
 fn is_undone(command: &Command) -> bool {
     command.flags & (flag::WRITE | flag::READONLY) != 0
 }
@@ -292,8 +291,8 @@ fn count(service: &Service, client: &Client, uncounted: &mut Vec<(Executed, &Vec
     }
 }
 
-/// What the transaction wrote before it was undone has touched its own watches. From here on only
-/// others' writes count: they cannot have come between, since the latches are held.
+/// The writes of the transaction before it was undone have touched its own watches. From here on
+/// only writes of others count: none can have come between, since the latches are held.
 fn watch_anew(client: &mut Client, service: &Service) {
     let watch_flag = WatchFlag::default();
     for key in client.watched.keys() {
@@ -303,8 +302,7 @@ fn watch_anew(client: &mut Client, service: &Service) {
     client.watch_flag = watch_flag;
 }
 
-/// Whether a watched key was written, has gone with all others, or its time is over since. Their
-/// latches are held.
+/// Whether a watched key was written or flushed, or has expired since. The latches are held.
 fn is_disturbed(client: &Client, service: &Service, now_ms: u64) -> bool {
     let is_over = |watched: &Watched| match *watched {
         Watched::Missing => false,

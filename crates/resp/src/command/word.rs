@@ -2,7 +2,7 @@
 //! of them.
 //!
 //! A client may send one that is as long as a request. Those that mean something are short, so no
-//! more of any is looked at, copied or matched.
+//! more of any is read, copied or matched.
 
 use smallvec::SmallVec;
 

@@ -1,11 +1,11 @@
-//! When a certificate holds, of which version of X.509 it is, and who is told of its end.
+//! Validity and X.509 version of a certificate, and warnings before it expires.
 //!
-//! The library that checks certificates tells neither. What is read here is the beginning of a
+//! The library that checks certificates exposes neither. What is read here is the beginning of a
 //! certificate: a few fields of DER (X.690) in a fixed order (RFC 5280, section 4.1). Whether the
-//! certificate can be used is for the library to say.
+//! certificate can be used is left to the library.
 //!
-//! Failure: what is no certificate, or has a date that there is not, has no [`Certificate`]; nobody
-//! is warned of its end then.
+//! Failure: what is no certificate, or has an impossible date, has no [`Certificate`], and no
+//! warnings.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -19,17 +19,17 @@ const GENERALIZED_TIME: u8 = 0x18;
 /// A day, in seconds.
 pub(super) const DAY_S: i64 = 24 * 60 * 60;
 
-/// From so many days before its end on one is warned of, once a day.
+/// A certificate is warned of from so many days before its expiry on, once a day.
 const WARNED_BEFORE_DAYS: i64 = 30;
 
-/// What is told of a certificate.
+/// What is read of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Certificate {
-    /// Of X.509: 1 to 3.
+    /// The version of X.509: 1 to 3.
     pub(super) version: u8,
-    /// From when on it holds.
+    /// When it becomes valid.
     pub(super) begin: Moment,
-    /// Until when.
+    /// When it expires.
     pub(super) end: Moment,
 }
 
@@ -42,8 +42,7 @@ pub(super) struct Moment {
     pub(super) text: String,
 }
 
-/// When the certificates that TLS is spoken with end, as seconds since 1970 UTC: for who watches
-/// the server.
+/// When the certificates in use expire, as seconds since 1970 UTC: for monitoring.
 #[derive(Debug, Default)]
 pub struct CertificateEnds {
     /// 0 where there is none.
@@ -52,12 +51,12 @@ pub struct CertificateEnds {
 }
 
 impl CertificateEnds {
-    /// Of the server's own, or of one between it and its authority: of the one that ends first.
+    /// The first expiry of the server's own and those between it and its authority.
     pub fn certificate_s(&self) -> Option<i64> {
         Some(self.certificate_s.load(Ordering::Relaxed)).filter(|end| *end != 0)
     }
 
-    /// Of the authorities of clients, of the one that ends first.
+    /// The first expiry of the authorities of clients.
     pub fn client_ca_s(&self) -> Option<i64> {
         Some(self.client_ca_s.load(Ordering::Relaxed)).filter(|end| *end != 0)
     }
@@ -79,7 +78,7 @@ pub(super) fn read(der: &[u8]) -> Option<Certificate> {
         version = number.first()?.checked_add(1)?;
         fields = rest;
     }
-    // Its number, the algorithm of its signature, who issued it.
+    // Serial number, algorithm of the signature, issuer.
     for tag in [INTEGER, SEQUENCE, SEQUENCE] {
         (_, fields) = expect(tag, fields)?;
     }
@@ -138,8 +137,7 @@ fn moment(bytes: &[u8]) -> Option<(Moment, &[u8])> {
     Some((Moment { unix_s, text }, rest))
 }
 
-/// Of a day of the Gregorian calendar: years begin in March, so that the day that some have comes
-/// last.
+/// Of a day of the Gregorian calendar: years begin in March, so that the leap day comes last.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days_of_years = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
@@ -147,26 +145,26 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     days_of_years + days_of_months + day - 1 - 719_468
 }
 
-/// What is to be told of a certificate now.
+/// A warning about a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// It does not hold yet.
+    /// It is not valid yet.
     NotYet,
-    /// It ends in so many days, rounded down.
+    /// It expires in so many days, rounded down.
     Ends { in_days: i64 },
-    /// It has ended.
+    /// It has expired.
     Ended,
 }
 
-/// When what was told last.
+/// The last warning, and when it was given.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     last: Option<(Notice, i64)>,
 }
 
 impl Notices {
-    /// What is to be told of `certificate` at `now_s`: at once where it is another thing than
-    /// before, else once a day.
+    /// The warning that is due about `certificate` at `now_s`: at once where it differs from the
+    /// last one, else once a day.
     pub(super) fn due(&mut self, certificate: &Certificate, now_s: i64) -> Option<Notice> {
         let left_s = certificate.end.unix_s - now_s;
         let notice = if now_s < certificate.begin.unix_s {
@@ -211,7 +209,7 @@ mod tests {
         for (begin, end, begin_s, end_s, text) in [
             ((1970, 1, 1), (2026, 2, 28), 0, 1_772_236_800, "2026-02-28 00:00:00 UTC"),
             ((1950, 1, 1), (2049, 12, 31), -631_152_000, 2_524_521_600, "2049-12-31 00:00:00 UTC"),
-            // From here on years have four digits.
+            // From this year on years have four digits.
             ((2000, 2, 29), (2050, 1, 1), 951_782_400, 2_524_608_000, "2050-01-01 00:00:00 UTC"),
             ((2024, 2, 29), (9999, 12, 31), 1_709_164_800, 253_402_214_400, "9999-12-31 00:00:00 UTC"),
         ] {
@@ -225,14 +223,14 @@ mod tests {
     fn what_is_no_certificate_is_none_and_nothing_is_read_beyond_its_end() {
         let whole = certificate((2020, 1, 1), (2030, 1, 1));
         for length in 0..whole.len() {
-            // The dates stand near the beginning, but the length of all at the very beginning.
+            // The dates are near the beginning, but the total length is at the very beginning.
             assert_eq!(read(&whole[..length]), None, "{length} bytes");
         }
         for at in 0..whole.len() {
             for change in [0x01, 0x80, 0xff] {
                 let mut damaged = whole.to_vec();
                 damaged[at] ^= change;
-                // Whatever comes of it.
+                // Any result will do.
                 let _ = read(&damaged);
             }
         }
@@ -268,10 +266,10 @@ mod tests {
         assert_eq!((due(day(170) + 1), due(day(171) - 1)), (None, None));
         assert_eq!(due(day(171)), Some(Notice::Ends { in_days: 29 }));
         assert_eq!(due(day(199) + 7), Some(Notice::Ends { in_days: 0 }));
-        // Within a day, since it is worse.
+        // Within a day, since it is another warning.
         assert_eq!((due(day(200)), due(day(200) + 1), due(day(200) + 2)), (None, Some(Notice::Ended), None));
         assert_eq!(due(day(201) + 1), Some(Notice::Ended));
-        // A clock that is set back brings nothing to silence for long.
+        // A clock that is set back does not silence warnings for long.
         assert_eq!(due(day(180)), Some(Notice::Ends { in_days: 20 }));
         assert_eq!(due(day(175)), Some(Notice::Ends { in_days: 25 }));
     }

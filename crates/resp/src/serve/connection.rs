@@ -1,14 +1,13 @@
-//! One connection: bytes that came, replies that go, and the client between them.
+//! One connection: received bytes, replies, and the client between them.
 //!
-//! Requests are carried out in rounds: all that have come whole, one behind the other. What a round
-//! replied is sent when what it wrote is committed.
+//! Requests are executed in rounds: all that have come whole, one after the other. The replies of a
+//! round are sent when its writes are committed.
 //!
 //! Bounds: a round ends after [`Limits::pipeline_requests`](crate::service::Limits) requests,
 //! [`Limits::ROUND_REPLY_BYTES`] of replies or [`ROUND_TIME`] after the first, so that no client
-//! keeps a thread to itself and none is owed more than it takes. A request is refused when it is
-//! longer than the limits say, before its bytes are kept. What comes while a client takes no
-//! replies waits, up to [`Limits::output_bytes`](crate::service::Limits): many send all they want
-//! before they read.
+//! monopolizes a thread, and replies do not pile up. A request that is longer than the limits allow
+//! is refused before its bytes are kept. What comes while a client takes no replies waits, up to
+//! [`Limits::output_bytes`](crate::service::Limits): many clients send everything before they read.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -32,61 +31,60 @@ use ecotone_keyspace::{Blocking, WriteGroup};
 use super::memory::Charge;
 use super::prefetch::read_keys;
 
-/// What is read from a socket at once.
+/// Bytes that are read from a socket at once.
 pub(super) const READ_BYTES: usize = 64 * 1024;
 
 /// A round of several requests ends after this: some read a long value for a short reply.
 const ROUND_TIME: Duration = Duration::from_millis(1);
 
-/// A buffer that has grown beyond this is given back when it is empty; any is while clients keep
-/// half of what they all may, so that those who are idle leave the rest to others.
+/// A buffer that has grown beyond this is freed when it is empty; any is while clients take half of
+/// their memory limit, so that idle ones leave the rest to others.
 const KEPT_BYTES: usize = 16 * 1024;
 
-/// A buffer that is full grows by one part in so many.
+/// A full buffer grows by one part in so many.
 const GROWTH: usize = 8;
 
-/// Arguments for which no memory is taken.
+/// Arguments that take no allocation.
 const FEW: usize = 16;
 
-/// The state of a connection between two rounds. May go from thread to thread.
+/// The state of a connection between two rounds. May move between threads.
 pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) reply: Reply,
-    /// What came and was not carried out.
+    /// What came and was not executed.
     buffer: Vec<u8>,
-    /// Bytes of `buffer` that are done with.
+    /// Bytes of `buffer` that were executed.
     done: usize,
     parser: Parser,
     ranges: Vec<Range<usize>>,
-    /// Where the replies lie that depend on the commit.
+    /// Where the replies are that depend on the commit.
     dependents: Vec<Range<usize>>,
-    /// Where the reply begins that comes after a rest.
+    /// Where the reply begins that is sent after throttling.
     rests_from: usize,
-    /// How long it should have rested because it writes, and has not.
+    /// How long it is still to be throttled for its writes.
     pub(super) owed_rest: Duration,
     charge: Charge,
-    /// What the replies take that are being sent.
+    /// Memory of the replies that are being sent.
     sending_bytes: usize,
     limits: Arc<Limits>,
     /// Whether a round ends before what takes a latch.
     only_reads: bool,
-    /// Whether something that the store holds was read since it was last asked whether that is
-    /// synced.
+    /// Whether data of the store was read since the last call of `may_tell_unsynced`.
     has_read: bool,
 }
 
 /// Why a round has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// All that came is carried out.
+    /// All that came is executed.
     Empty,
     /// There is more, after the replies are sent.
     Full,
-    /// The next request takes a latch that somebody else has.
+    /// The next request needs a latch that another client holds.
     Latched,
-    /// The next request takes more than a look into memory.
+    /// The next request takes more than reads from memory.
     WouldBlock,
-    /// The same, and it takes no latch: what others have not committed yet does not concern it.
+    /// The same, and it needs no latch: uncommitted writes of others do not concern it.
     ReadWouldBlock,
     /// The connection closes when the replies are sent.
     Closes,
@@ -112,12 +110,12 @@ impl Connection {
         }
     }
 
-    /// The limits it is held to.
+    /// Its limits.
     pub(super) fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Is held to what holds now.
+    /// Adopts the current limits.
     pub(super) fn take_limits(&mut self, service: &Service) {
         let limits = service.limits.read();
         if !Arc::ptr_eq(&limits, &self.limits) {
@@ -125,30 +123,30 @@ impl Connection {
         }
     }
 
-    /// Whether its client has given the password, or none is asked for any more.
+    /// Whether its client is authenticated, or need not be any more.
     fn is_let_in(&self) -> bool {
         self.client.is_authenticated || self.limits.password.is_none()
     }
 
-    /// The first byte that waits to be carried out.
+    /// The first byte that waits to be executed.
     pub(super) fn next_byte(&self) -> Option<u8> {
         self.buffer.get(self.done).copied()
     }
 
     /// More bytes came.
     pub(super) fn receive(&mut self, bytes: &[u8]) {
-        // Where much waits it is not moved for every little that is done.
+        // A long rest is not moved for each short request.
         if self.done > self.waiting_bytes() {
             self.buffer.drain(..self.done);
             self.done = 0;
         }
         let needs = self.parser.needs().map_or(0, |needs| needs.saturating_sub(self.waiting_bytes()));
         if needs.max(bytes.len()) > self.buffer.capacity() - self.buffer.len() {
-            // Not twice as much, which would be taken from all others.
+            // Not to twice the size: all clients share the memory.
             self.buffer.reserve_exact(needs.max(bytes.len()).max(self.buffer.len() / GROWTH));
         }
         self.buffer.extend_from_slice(bytes);
-        // Of what asks who is there, before it is carried out.
+        // Before a command that lists clients is executed.
         self.show_received();
     }
 
@@ -158,12 +156,12 @@ impl Connection {
         buffers.query_capacity.store(self.buffer.capacity(), Ordering::Relaxed);
     }
 
-    /// Lets others see what it keeps, behind a round that has ended so.
+    /// Publishes the memory that it takes, after a round that has ended so.
     fn show(&self, ended: Ended) {
         self.show_received();
         let buffers = &self.client.info.buffers;
         let argument_bytes = match ended {
-            // The beginning of a request may be there.
+            // The beginning of a request may be left.
             Ended::Empty if self.waiting_bytes() == 0 => 0,
             Ended::Full | Ended::Closes => 0,
             Ended::Empty | Ended::Latched | Ended::WouldBlock | Ended::ReadWouldBlock => self.parser.argument_bytes(),
@@ -174,20 +172,20 @@ impl Connection {
         buffers.note_peaks(self.client.info.active_ms.load(Ordering::Relaxed));
     }
 
-    /// Lets others see what is replied and not sent.
+    /// Publishes how much is replied and not sent.
     fn show_replies(&self) {
         let buffers = &self.client.info.buffers;
         buffers.reply_bytes.store(self.reply.len(), Ordering::Relaxed);
         buffers.reply_capacity.store(self.reply.capacity(), Ordering::Relaxed);
     }
 
-    /// Whether the replies since the last call may tell what others have written and not synced
-    /// yet. Who calls sees to that.
+    /// Whether the replies since the last call may reveal writes of others that are not synced yet.
+    /// The caller syncs them then.
     pub(super) fn may_tell_unsynced(&mut self, service: &Service) -> bool {
         std::mem::take(&mut self.has_read) && !self.reply.is_empty() && service.keyspace.has_unsynced()
     }
 
-    /// Bytes that wait to be carried out.
+    /// Bytes that wait to be executed.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.buffer.len() - self.done
     }
@@ -204,8 +202,8 @@ impl Connection {
         self.charge.set(service, self.memory_bytes());
     }
 
-    /// Carries out the next request and those behind it, where they only read; [`Ended::Latched`]
-    /// where the next one needs a latch that is taken. May wait for the device.
+    /// Executes the next request and those behind it, where they only read; [`Ended::Latched`]
+    /// where the next one needs a latch that is held. May block.
     pub(super) fn reading_round(&mut self, service: &Service, group: &mut WriteGroup) -> Ended {
         self.only_reads = true;
         let ended = self.round(service, group, Blocking::Allowed);
@@ -213,7 +211,7 @@ impl Connection {
         ended
     }
 
-    /// Carries out what has come. Does not commit; [`depends`](Self::depends) tells whether the
+    /// Executes what has come. Does not commit; [`depends`](Self::depends) returns whether the
     /// replies must wait for that.
     pub(super) fn round(&mut self, service: &Service, group: &mut WriteGroup, blocking: Blocking) -> Ended {
         self.take_limits(service);
@@ -241,26 +239,26 @@ impl Connection {
         if is_half_taken { 0 } else { KEPT_BYTES }
     }
 
-    /// Bytes that it keeps.
+    /// Memory that it takes.
     fn memory_bytes(&self) -> usize {
         self.buffer.capacity() + self.reply.capacity() + self.sending_bytes + self.other_bytes()
     }
 
-    /// Of those what is neither received nor replied.
+    /// The part of that which is neither requests nor replies.
     fn other_bytes(&self) -> usize {
         self.parser.memory_bytes() + range_bytes(&self.ranges) + self.client.memory_bytes()
     }
 
     fn carry_out(&mut self, service: &Service, group: &mut WriteGroup, blocking: Blocking) -> Ended {
-        // None in advance once that was of no use: each row is looked up once.
+        // No prefetch once it was of no use: each row is looked up once.
         let (mut prefetched, mut looks_ahead) = (VecDeque::new(), true);
-        // Of the second request: most rounds have one.
+        // At the second request: most rounds have one.
         let mut began = None;
         for number in 0..self.limits.pipeline_requests {
             if self.done == self.buffer.len() {
                 return Ended::Empty;
             }
-            // Behind a request that was refused for this none may be carried out.
+            // After a request that was refused for this none may be executed.
             if service.stops.load(Ordering::Relaxed) {
                 return Ended::Closes;
             }
@@ -271,7 +269,7 @@ impl Connection {
             let limits = self.request_limits();
             let bytes = &self.buffer[self.done..];
             let consumed = match self.parser.parse(bytes, &limits, &mut self.ranges) {
-                // What has come while something else was sent may be a whole one.
+                // What came while something was sent may be a whole request.
                 Ok(parsed) if parsed.unwrap_or(bytes.len()) > self.limits.request_bytes => {
                     let most = self.limits.request_bytes;
                     let why = format!(
@@ -312,8 +310,8 @@ impl Connection {
             self.client.info.buffers.argument_bytes.store(self.parser.argument_bytes(), Ordering::Relaxed);
             let source = self.parser.source(bytes);
             let began = self.reply.len();
-            // What was written before holds latches, and may hold them while the device is looked
-            // at, but no longer.
+            // The round holds latches for its earlier writes, and may hold them for a short read
+            // from the device, but no longer.
             let briefly = blocking == Blocking::Allowed && group.holds_any();
             let blocking = if briefly { Blocking::Briefly } else { blocking };
             if prefetched.is_empty() && looks_ahead && bytes.len() > consumed && self.client.is_plain() {
@@ -340,7 +338,7 @@ impl Connection {
             let has_read = group.take_has_read();
             self.has_read |= has_read;
             if has_read && !prefetched.is_empty() {
-                // Its client has seen a later state than what is known.
+                // Its client has seen a later state than the prefetched rows.
                 prefetched.clear();
                 looks_ahead = false;
             }
@@ -351,9 +349,9 @@ impl Connection {
                         self.note_dependent(began);
                     }
                 }
-                // The next round sees what it needs.
+                // The next round finds out what it needs.
                 Step::Latched | Step::WouldBlock if only_reads_here => return Ended::Full,
-                // Elsewhere it sees the keys as they are, whoever has their latches.
+                // On another thread it sees the committed keys, whoever holds their latches.
                 Step::Latched if only_reads && blocking == Blocking::Never => return Ended::ReadWouldBlock,
                 Step::Latched => return Ended::Latched,
                 Step::WouldBlock if briefly => return Ended::Latched,
@@ -372,7 +370,7 @@ impl Connection {
         Ended::Full
     }
 
-    /// Replies with an error after which nothing can be understood.
+    /// Replies with an error after which nothing can be parsed.
     pub(super) fn refuse(&mut self, service: &Service, why: &[u8]) -> Ended {
         self.reply.error(why);
         service.statistics.count_errors(why, 1);
@@ -397,22 +395,22 @@ impl Connection {
         self.dependents.push(replied);
     }
 
-    /// What is replied before the command after which the client rests, if it does: its own reply
-    /// stays, for after the rest.
+    /// Takes the replies before the command after which the client is throttled, if it is; the
+    /// reply of that command stays, to be sent afterwards.
     pub(super) fn take_before_rest(&mut self) -> Vec<u8> {
         let mut before = self.take_replies();
         self.reply.raw(&before.split_off(std::mem::take(&mut self.rests_from)));
         before
     }
 
-    /// What the client waited for has failed: that is its reply.
+    /// Replies with the error of what the client waited for.
     pub(super) fn fail_after_rest(&mut self, service: &Service, why: &str) {
         self.reply.clear();
         self.reply.error(why.as_bytes());
         service.statistics.count_errors(why.as_bytes(), 1);
     }
 
-    /// What is replied, to be sent. Tell when it [is](Self::sent).
+    /// Takes the replies, to be sent; [`sent`](Self::sent) is to be called then.
     pub(super) fn take_replies(&mut self) -> Vec<u8> {
         let replies = self.reply.take();
         self.sending_bytes = replies.capacity();
@@ -441,7 +439,7 @@ impl Connection {
         !self.dependents.is_empty()
     }
 
-    /// The commit is over: what depends on it may be sent, or is an error instead.
+    /// The commit is over: replies that depend on it may be sent, or are replaced by an error.
     pub(super) fn committed(&mut self, service: &Service, outcome: &Result<(), StoreError>) {
         let Err(error) = outcome else {
             self.dependents.clear();
@@ -452,7 +450,7 @@ impl Connection {
         service.statistics.count_errors(&failure.reply(), dependents.len() as u64);
         let replied = self.reply.take();
         let version = self.reply.version();
-        // Where it is now is not known; all of it comes after the rest.
+        // Its position has changed; all replies are sent after throttling.
         self.rests_from = 0;
         let mut told = Vec::with_capacity(replied.len());
         let mut from = 0;
@@ -468,14 +466,13 @@ impl Connection {
     }
 }
 
-/// Whether it needs no latch where it may wait: what only reads sees the keys as they are at one
-/// moment there.
+/// Whether it needs no latch where it may block: a command that only reads uses a snapshot there.
 fn takes_no_latch(arguments: &[&[u8]]) -> bool {
     const LATCHED: u32 = flag::WRITE | flag::LATCHES | flag::ALL_SLOTS;
     resolve(arguments).is_ok_and(|command| command.has(flag::READONLY) || command.flags & LATCHED == 0)
 }
 
-/// Calls `then` with the arguments that `ranges` of `source` are.
+/// Calls `then` with the arguments in `ranges` of `source`.
 fn with_arguments(source: &[u8], ranges: &[Range<usize>], then: impl FnOnce(&[&[u8]]) -> Step) -> Step {
     if ranges.is_empty() {
         return Step::Done { depends: false };

@@ -16,15 +16,15 @@ struct State {
     limits_version: u64,
 }
 
-/// Tells.
+/// The sending half.
 #[derive(Debug, Clone)]
 pub(super) struct ControlSender(watch::Sender<State>);
 
-/// Is told. Each connection has its own.
+/// The receiving half. Each connection has its own.
 #[derive(Debug, Clone)]
 pub(super) struct ControlReceiver(watch::Receiver<State>);
 
-/// A teller and one who is told.
+/// Both halves.
 pub(super) fn control() -> (ControlSender, ControlReceiver) {
     let (sender, told) = watch::channel(State::default());
     (ControlSender(sender), ControlReceiver(told))
@@ -59,25 +59,25 @@ impl ControlReceiver {
         let _ = self.0.wait_for(|state| state.stops).await;
     }
 
-    /// Waits until anything is told that was not seen.
+    /// Waits for a notification that was not seen.
     pub(super) async fn changed(&mut self) {
-        // That nobody can tell any more is to be seen as well.
+        // The end of the sender is one as well.
         let _ = self.0.changed().await;
     }
 
-    /// Whether anything was told that was not seen.
+    /// Whether there is a notification that was not seen.
     pub(super) fn has_changed(&self) -> bool {
         self.0.has_changed().unwrap_or(true)
     }
 
-    /// Whether the server stops. Nothing counts as seen by that.
+    /// Whether the server stops. Marks nothing as seen.
     pub(super) fn has_stopped(&self) -> bool {
         self.0.borrow().stops || self.0.has_changed().is_err()
     }
 
-    /// Sees what was told: whether the server stops.
+    /// Marks all notifications as seen. Returns whether the server stops.
     pub(super) fn see(&mut self) -> bool {
-        // That nobody can tell any more means the same.
+        // The end of the sender means the same.
         self.0.borrow_and_update().stops || self.0.has_changed().is_err()
     }
 }

@@ -4,8 +4,7 @@
 //! Where the kernel does not offer that, or it is not to be used, or what was missed is long or too
 //! much at a time (see [`AwaitedReads`]), a thread waits instead.
 //!
-//! Failure: when the ring fails it is given up for good, said in the log, and everybody who waits
-//! tries again.
+//! Failure: when the ring fails it is logged and not used any more, and all that wait try again.
 //!
 //! Threads: of one event loop.
 
@@ -19,7 +18,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Notify, oneshot};
 
-/// Stands for the reads of one client: it is told when the last is over.
+/// Represents the reads of one client, which is notified when the last is over.
 type Token = Rc<ReadCompletion>;
 
 struct ReadCompletion {
@@ -30,7 +29,7 @@ struct ReadCompletion {
 impl Drop for ReadCompletion {
     fn drop(&mut self) {
         if let Some(over) = self.over.take() {
-            // Who waits no more wants nothing.
+            // The client may have stopped waiting.
             let _ = over.send(self.arrived.take());
         }
     }
@@ -101,12 +100,12 @@ impl Device {
         }
     }
 
-    /// Begins reads, until there are none any more: those of all clients together that are carried
-    /// out in one turn, of which the device is told once.
+    /// Begins reads, until there are none any more: those of all clients in one turn are submitted
+    /// together.
     pub(super) async fn begin_reads(self: Rc<Self>) {
         loop {
             self.wants_submit.notified().await;
-            // Behind everybody who has something to carry out in this turn.
+            // After all requests of this turn.
             tokio::task::yield_now().await;
             let mut reads = self.reads.borrow_mut();
             let Some(submitted) = reads.as_mut().map(AwaitedReads::submit) else { return };
@@ -128,7 +127,7 @@ impl Device {
             Ok(over) => over,
             Err(error) => return error,
         };
-        // Longer than what there is to read: so it is known that nothing is left.
+        // Longer than what there is to read, so that nothing is left.
         let mut count = [0; 16];
         loop {
             let completion = over.read(&mut count).await;

@@ -1,12 +1,12 @@
 //! An event loop: one thread that serves many clients, and commits what they write together.
 //!
-//! Each time the thread polls its sockets, every client that sent something carries out its
-//! requests into one write group; the group is committed once, and then the replies are sent. So
-//! the write-ahead log gets one record for all, and a slow client costs nobody else anything.
+//! Each time the thread polls its sockets, the requests of every client that sent something are
+//! executed into one write group; the group is committed once, and then the replies are sent. So
+//! the write-ahead log gets one record for all, and a slow client costs others nothing.
 //!
 //! The thread never blocks, neither on the device nor on another thread. A request that misses the
 //! caches is tried again when the kernel has [read the blocks](super::device); one for which that
-//! is not enough is carried out by one of a bounded number of blocking threads. The event loop goes
+//! is not enough is executed by one of a bounded number of blocking threads. The event loop goes
 //! on meanwhile; only its own client waits. A commit that RocksDB has no room for at the moment
 //! moves to a thread as well: until it is done, further writes are collected and reads are
 //! answered.
@@ -41,8 +41,8 @@ const MAX_REST: Duration = Duration::from_millis(100);
 /// block of keys and then the value; rarely, blocks of a filter or an index before.
 const MAX_READS: usize = 4;
 
-/// One in so many of the threads that may wait is not for those who write: where all of them waited
-/// for one client's latch, nobody could read what is not in memory, nor ask how the server is.
+/// One in so many of the blocking threads is reserved for reads: if all of them waited for one
+/// client's latch, neither cold reads nor health checks would be served.
 const READING_SHARE: usize = 4;
 
 /// One thread's clients and what they write.
@@ -57,17 +57,17 @@ pub(super) struct EventLoop {
     /// The group could not be committed without waiting: it is to be moved to a blocking thread,
     /// and not tried again.
     is_stalled: Cell<bool>,
-    /// Written or read, and to be synced before anybody is told.
+    /// Written or read, and to be synced before the replies are sent.
     unsynced: RefCell<Vec<(Rc<CommitFuture>, Option<Unsynced>)>>,
     wants_sync: Notify,
     device: Rc<Device>,
-    /// For each of the threads that may wait for a latch: the others are for who only reads.
+    /// For each of the threads that may wait for a latch: the others are for reads.
     latch_waits: Semaphore,
-    /// Who says whether a client is to go to another event loop.
+    /// Decides whether a client moves to another event loop.
     pub(super) balancer: Arc<Balancer>,
     /// Clients of this event loop.
     pub(super) clients: Arc<AtomicUsize>,
-    /// Where sockets are read into. Only between two looks at sockets does it hold anything.
+    /// Where sockets are read into. Empty while sockets are polled.
     pub(super) scratch: RefCell<Box<[u8]>>,
 }
 
@@ -168,7 +168,7 @@ impl EventLoop {
                     if ended != Ended::Latched {
                         return (back, ended);
                     }
-                    // It turned out to need a latch, which somebody has.
+                    // It turned out to need a latch, which another client holds.
                     return self.round_that_waits(back).await;
                 }
                 (Ended::Latched | Ended::WouldBlock, _) => {
@@ -229,14 +229,14 @@ impl EventLoop {
             }
             if connection.may_tell_unsynced(&self.service) {
                 let read = if holds_any { commit } else { self.read_unsynced() };
-                // Where it fails, writers are told, and nothing more is written.
+                // Where it fails, writers get the error, and all later writes fail.
                 let _ = read.outcome().await;
             }
         }
         (ended, reading)
     }
 
-    /// Stands for what was read and is to be synced before anybody is told.
+    /// Represents what was read and is to be synced before the replies are sent.
     fn read_unsynced(&self) -> Rc<CommitFuture> {
         let read = Rc::<CommitFuture>::default();
         self.unsynced.borrow_mut().push((read.clone(), None));
@@ -244,8 +244,8 @@ impl EventLoop {
         read
     }
 
-    /// Waits until the latches that this event loop has now are free. What became of the writes
-    /// under them is told to those who made them.
+    /// Waits until the latches that this event loop holds now are free. The outcome of the writes
+    /// under them goes to their clients.
     async fn release(&self) {
         {
             let group = self.group.borrow();
@@ -258,8 +258,8 @@ impl EventLoop {
         let _ = commit.outcome().await;
     }
 
-    /// Lets a client that has written rest where the store asks its writers to, with no latch held
-    /// and nobody else held up.
+    /// Throttles a client that has written, where the store requires it, with no latch held and
+    /// without delaying others.
     async fn rest(&self, connection: &mut Connection, began: Instant) {
         let store = self.service.keyspace.store();
         if store.is_throttling() {
@@ -339,8 +339,8 @@ impl EventLoop {
             return false;
         }
         let mut group = self.group.borrow_mut();
-        // Also where there is nothing to commit: who waits for the commit must not wait for the
-        // writes of others.
+        // Also where there is nothing to commit: waiting for the commit must not mean waiting for
+        // the writes of others.
         match group.commit(Blocking::Never) {
             Err(StoreError::WouldBlock) => {
                 self.is_stalled.set(true);
@@ -376,7 +376,7 @@ impl EventLoop {
     pub(super) async fn commit_groups(self: Rc<Self>) {
         loop {
             self.wants_commit.notified().await;
-            // Behind everybody who has something to carry out in this turn.
+            // After all requests of this turn.
             tokio::task::yield_now().await;
             if self.try_commit() {
                 continue;
@@ -389,7 +389,7 @@ impl EventLoop {
             let outcome = on_own_thread("ecotone-commit", move || group.commit(Blocking::Allowed).map(drop)).await;
             self.is_committing.set(false);
             commit.finish(outcome);
-            // For those who wrote meanwhile.
+            // For what was written meanwhile.
             self.wants_commit.notify_one();
         }
     }
@@ -419,8 +419,8 @@ fn threads_for_latches(blocking_threads: usize) -> usize {
     blocking_threads.saturating_sub((blocking_threads / READING_SHARE).max(1)).max(1)
 }
 
-/// Does what ends waits of others on a thread of its own: among the threads that may wait it could
-/// stand behind those that wait for it. There is one for each event loop and purpose at a time.
+/// Runs work that others wait for on a thread of its own: in the pool of blocking threads it could
+/// queue behind those that wait for it. There is one for each event loop and purpose at a time.
 async fn on_own_thread(
     name: &str,
     work: impl FnOnce() -> Result<(), StoreError> + Send + 'static,

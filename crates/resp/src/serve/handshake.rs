@@ -4,8 +4,8 @@
 //! So it is made on a thread of its own, and no event loop hears of a client before it is through.
 //! Then the connection moves to its event loop.
 //!
-//! Failure: who speaks no TLS, shows no certificate that is asked for or does not come to an end in
-//! time is told so by an alert, where TLS has one, and closed, with one line in the log.
+//! Failure: a client that speaks no TLS, lacks a required certificate or does not finish in time
+//! gets an alert, where TLS has one, and is closed, with one line in the log.
 //!
 //! Bounds: [`ListenTls::handshake_within`](super::ListenTls) for each; they are clients of which
 //! there are at most [`Limits::clients`](crate::service::Limits). Threads: one.
@@ -56,7 +56,7 @@ impl TlsListener {
         for listener in self.listeners {
             let (balancer, identity, for_clients) = (balancer.clone(), identity.clone(), control.clone());
             background.begin(accept_tcp(listener, control.clone(), move |stream, address, local| {
-                // Who finds no connection slot is not told: that would take the handshake.
+                // Without a connection slot there is no reply: that would take the handshake.
                 if let Some(slot) = balancer.slot(address.to_string(), local.to_string()) {
                     let acceptor = identity.borrow_mut().acceptor(Instant::now());
                     let balancer = balancer.clone();
@@ -104,7 +104,7 @@ async fn let_in(
             balancer.assign(DetachedStream::Tls(Box::new(stream)), slot);
         }
         Ok(Err(error)) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
-            // So do those that only look whether somebody listens.
+            // So do those that only check whether the port is open.
             tracing::debug!(%client, "a client left before its TLS handshake was over");
         }
         Ok(Err(error)) if is_other_than_tls(&error) => {

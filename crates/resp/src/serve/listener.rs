@@ -60,19 +60,19 @@ pub enum EventLoops {
     UpTo(usize),
 }
 
-/// What the server tells of its threads, and is told of the machine they run on.
+/// How the threads are observed, and what they learn of the machine.
 #[derive(Default)]
 pub struct Machine {
-    /// Is told that the threads are [`Duty::Foreground`].
+    /// Is notified that the threads are [`Duty::Foreground`].
     pub duties: Option<Arc<dyn DutyObserver>>,
     /// For [`EventLoops::UpTo`].
     pub idle_cores: Option<IdleCores>,
-    /// Is told, on the thread itself, that one which serves has panicked: its clients, and those
-    /// who come, may be served by nobody.
+    /// Is called on a thread that serves when that has panicked: its clients, and new ones, may not
+    /// be served any more.
     pub panicked: Option<Panicked>,
 }
 
-/// Who is told of a panic. It returns at once.
+/// Called after a panic. Must not block.
 pub type Panicked = Arc<dyn Fn() + Send + Sync>;
 
 impl Default for Listen {
@@ -93,7 +93,7 @@ impl Default for Listen {
 pub struct ListenTls {
     /// Addresses; port 0 takes any free one.
     pub addresses: Vec<SocketAddr>,
-    /// Who the server is.
+    /// The server's identity.
     pub files: TlsFiles,
     /// How long a handshake may take.
     pub handshake_within: Duration,
@@ -149,7 +149,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// As `INFO` tells it: a line for each kind and port.
+    /// As `INFO` shows it: a line for each kind and port.
     fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (kind, addresses) in [("tcp", &self.addresses), ("tls", &self.tls_addresses)] {
@@ -330,7 +330,7 @@ fn bind_unix(path: &PathBuf) -> Result<UnixListener, ServeError> {
 ///
 /// # Errors
 ///
-/// Somebody has it, or it is not known whether anybody does.
+/// Another process listens on it, or may.
 fn remove_left_socket(path: &Path) -> std::io::Result<()> {
     // It does not wait for one that takes no connections.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -356,7 +356,7 @@ fn of_duty(mut runtime: Builder, duties: Option<&Arc<dyn DutyObserver>>) -> Resu
     runtime.enable_all().build().map_err(ServeError::Thread)
 }
 
-/// Tells of a thread that ends by a panic.
+/// Reports a thread that ends by a panic.
 #[derive(Clone)]
 struct Ending(Option<Panicked>);
 
@@ -377,7 +377,8 @@ fn spawn<W: Future<Output = ()>>(
     work: impl FnOnce() -> W + Send + 'static,
 ) -> Result<JoinHandle<()>, ServeError> {
     let run = move || {
-        // First, so that it goes last: what the thread held is free when it is told of.
+        // First, so that it is dropped last: what the thread held is free when its panic is
+        // reported.
         let _ending = Ending(panicked);
         if let Some(duties) = &duties {
             duties.begin(Duty::Foreground);

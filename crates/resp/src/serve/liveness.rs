@@ -1,11 +1,11 @@
-//! How it is noticed that a thread which serves all clients no longer does: that one of its
-//! background tasks has panicked, or that it hangs.
+//! Detection of a thread that no longer serves: one of its background tasks has panicked, or it
+//! hangs.
 //!
-//! Failure: a background task that panics (one that accepts connections, or commits) would be
-//! missed by nobody until no client was let in or answered any more. So the thread ends with it,
-//! and whoever started the thread is told.
+//! Failure: a background task that panics (one that accepts connections, or commits) would remain
+//! unnoticed until no client was let in or answered any more. So the thread ends with it, and its
+//! starter is notified.
 //!
-//! Threads: [`BackgroundTasks`] belong to one; of a [`Heartbeat`] one beats, and any may look.
+//! Threads: [`BackgroundTasks`] belong to one; of a [`Heartbeat`] one beats, and any may read it.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};

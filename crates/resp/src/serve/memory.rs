@@ -1,23 +1,23 @@
 //! What all clients together keep in memory.
 //!
-//! Each connection says after each round what it keeps: bytes that came and were not carried out,
-//! replies that were not sent, what it queued and watches. Where that is more than the clients may
-//! keep together, who is small goes on, and who wants more is refused.
+//! Each connection publishes after each round what it keeps: bytes that came and were not executed,
+//! replies that were not sent, what it queued and watches. Where that exceeds the limit of all
+//! clients, small ones go on, and larger ones are refused more.
 //!
 //! Bounds: [`Limits::memory_bytes`](crate::service::Limits::memory_bytes), and beyond it
 //! [`SMALL_BYTES`](crate::service::SMALL_BYTES) for each client until all have a quarter more than
-//! they may, then and for who has given no password [`MIN_BYTES`] each.
+//! they may; then, and without authentication, [`MIN_BYTES`] each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::service::{SMALL_BYTES, Service};
 
-/// What is left to each client in any case: the password can be told in less, and so can that there
-/// is no memory.
+/// What is left to each client in any case: enough for `AUTH`, and for the error that there is no
+/// memory.
 const MIN_BYTES: usize = 4 * 1024;
 
-/// What one connection keeps, as all know it.
+/// What one connection keeps, as it is counted.
 #[derive(Debug, Default)]
 pub(super) struct Charge {
     bytes: usize,
@@ -25,7 +25,7 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// It keeps so much from now on.
+    /// Sets how much it keeps.
     pub(super) fn set(&mut self, service: &Service, bytes: usize) {
         if self.bytes == bytes {
             return;
@@ -35,7 +35,7 @@ impl Charge {
         self.set_known(bytes);
     }
 
-    /// The same, without a look at the service: nothing was charged where it was never looked at.
+    /// The same without the service: where that was never given, nothing was charged.
     pub(super) fn set_known(&mut self, bytes: usize) {
         if let Some(of_all) = &self.of_all {
             of_all.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Consecutive reads in a pipeline, whose keys are looked up together.
 //!
-//! Nothing is carried out here: a request that does not have the usual form, or is incomplete, ends
+//! Nothing is executed here: a request that does not have the usual form, or is incomplete, ends
 //! the sequence.
 
 use crate::command::{KeyPositions, flag, table};
@@ -42,7 +42,7 @@ fn argument(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// The number behind `kind`, of few digits and nothing else, and what follows its line.
 fn number(bytes: &[u8], kind: u8) -> Option<(usize, &[u8])> {
-    /// Longer ones are none of a request that is looked at here.
+    /// Requests with longer ones are not prefetched.
     const MAX_DIGITS: usize = 6;
     let digits = bytes.strip_prefix(&[kind])?;
     let end = digits.iter().take(MAX_DIGITS + 1).position(|byte| *byte == b'\r')?;

@@ -2,8 +2,8 @@
 //!
 //! A client is assigned to an event loop when it connects, round-robin. When [another number of
 //! event loops](super::scaling) is to serve, all clients are rebalanced, each as soon as it has
-//! sent something and was answered: so those who send are spread evenly over the event loops that
-//! serve, and others stay where they cost nothing. A client takes everything along: what it has
+//! sent something and was answered: so active clients are spread evenly over the event loops that
+//! serve, and idle ones stay where they cost nothing. A client takes everything along: what it has
 //! sent and what it has begun.
 //!
 //! Threads: any assigns; a client is moved by the event loop that it leaves.
@@ -22,10 +22,10 @@ use crate::client::ClientInfo;
 use crate::client_events::ClientEvent;
 use crate::service::Service;
 
-/// Cores of the machine that nobody used since the last call; `None`: not known.
+/// Idle cores of the machine since the last call; `None`: unknown.
 pub type IdleCores = Box<dyn FnMut() -> Option<f64> + Send>;
 
-/// So often it is looked whether the number of event loops fits.
+/// How often the number of event loops is checked.
 const WINDOW: Duration = Duration::from_millis(250);
 
 /// A client on its way to an event loop.
@@ -160,7 +160,7 @@ impl Balancer {
         let mut scaler = Scaler::new(self.inboxes.len());
         let busy = || runtimes.iter().map(|runtime| runtime.worker_total_busy_duration(0)).sum::<Duration>();
         let requests = || self.service.statistics.commands.load(Ordering::Relaxed);
-        // Since the last call: the first tells nothing.
+        // Since the last call: the first returns nothing useful.
         let mut idle_cores = move || idle_cores.as_mut().and_then(|idle_cores| idle_cores());
         idle_cores();
         let (mut at, mut busy_before, mut requests_before) = (Instant::now(), busy(), requests());

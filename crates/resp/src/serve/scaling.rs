@@ -68,14 +68,13 @@ const OTHER_LOAD: f64 = 1.5;
 /// What was measured in one window of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Window {
-    /// Clients there are, those included that ask for nothing. An event loop without one carries
-    /// nothing.
+    /// Clients, idle ones included. An event loop without one has no load.
     pub(super) clients: usize,
-    /// Requests carried out by second.
+    /// Requests executed by second.
     pub(super) requests_per_s: f64,
     /// Of all event loops, added up: the share of the window in which one was busy.
     pub(super) busy_loops: f64,
-    /// Cores of the machine that nobody used; `None`: not known.
+    /// Idle cores of the machine; `None`: unknown.
     pub(super) idle_cores: Option<f64>,
 }
 

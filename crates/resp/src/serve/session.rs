@@ -1,13 +1,11 @@
-//! Serves clients: takes what one sends, lets its event loop carry it out, and sends what is
-//! replied.
+//! Serves clients: receives requests, has the event loop execute them, and sends the replies.
 //!
-//! A client goes when it wants to, when it is killed, when the server stops, or when it takes
-//! longer than its limits allow: [`Limits::idle`](crate::service::Limits) without a request,
-//! [`Limits::send`](crate::service::Limits) without taking any byte of what it is owed. For those
-//! there is a line in the log. Limits hold as they are now, also for who came and waits under
-//! others.
+//! A session ends when the client closes it, when the client is killed, when the server stops, or
+//! after a timeout, which is logged: [`Limits::idle`](crate::service::Limits) without a request,
+//! [`Limits::send`](crate::service::Limits) without taking any byte of a reply. Changed limits hold
+//! for clients that wait already.
 //!
-//! Threads: everything here belongs to an event loop's.
+//! Threads: that of the event loop.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -32,26 +30,26 @@ use crate::client::{Client, ClientInfo, Then};
 use crate::client_events::ClientEvent;
 use crate::compactions::Following;
 
-/// How long clients may take to get their last replies when the server stops.
+/// Time for clients to receive their last replies when the server stops.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long saying good-bye may take: TLS does.
+/// Time for closing a connection, which TLS announces.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
 
-/// How often it is looked, within the time a client may take nothing, whether it has.
+/// How often within the time that a client may take nothing its progress is checked.
 const LOOKS_WHILE_SENDING: u32 = 4;
 
-/// And at least so often: limits may have changed.
+/// At least so often it is checked: limits may have changed.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
-/// What a client is told that waits for something when the server stops.
+/// The reply to a client that waits for something when the server stops.
 const STOPS: &str = "ERR the server stops before this is done; ask again once it is back";
 
-/// What a TLS handshake begins with, and no request.
+/// The first byte of a TLS handshake, which begins no request.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Serves the clients that are assigned to `event_loop` until the server stops. Its thread has
-/// begun the tasks in `background`.
+/// Serves the clients that are assigned to `event_loop` until the server stops. `background` has
+/// the tasks that its thread has begun.
 pub(super) async fn serve_event_loop(
     event_loop: Rc<EventLoop>,
     mut background: BackgroundTasks,
@@ -78,7 +76,7 @@ pub(super) async fn serve_event_loop(
         let (event_loop, control) = (event_loop.clone(), control.clone());
         clients.spawn_local(async move { serve_arrival(&event_loop, arrival, control).await });
     }
-    // Who is still in there has asked for nothing, or was answered, and must not be waited for.
+    // The clients that are left have no request, or were answered, and are not waited for.
     drop(inbox);
     let all_gone = async {
         while let Some(ended) = clients.join_next().await {
@@ -131,8 +129,9 @@ async fn serve_arrival(event_loop: &Rc<EventLoop>, arrival: Arrival, control: Co
     }
 }
 
-/// Serves one client until it goes, is made to, or is to go to another event loop: which, and by
-/// what it is reached then. It comes from one if there is a `connection`; one is there afterwards.
+/// Serves one client until its session ends, or it is to move to another event loop: which, and by
+/// what it is reached then. It comes from another one if there is a `connection`; there is one
+/// afterwards.
 async fn serve<S: ClientStream>(
     event_loop: &Rc<EventLoop>,
     mut stream: S,
@@ -149,18 +148,18 @@ async fn serve<S: ClientStream>(
         let client = Client::new(info.clone(), limits.password.is_none());
         Box::new(Connection::new(client, limits))
     });
-    // They may have changed on its way, and the signal of this event loop has seen that.
+    // They may have changed while it moved, and the signal of this event loop has seen that.
     connection.take_limits(service);
     let statistics = &service.statistics;
-    // Kept from one wait to the next: to queue up for both anew is dear beside a short request.
+    // Kept from one wait to the next: registering for both anew is dear beside a short request.
     let mut interrupted = pin!(interruption(info, control.clone()));
-    // Time it has been idle already, under limits that have changed since.
+    // How long it has been idle already, under limits that have changed since.
     let mut idled = Duration::ZERO;
-    // Set when it does not take what it is owed.
+    // Set when it does not take its replies.
     let mut is_lost = false;
     while !info.is_killed.load(Ordering::Acquire) {
         if control.has_changed() {
-            // Before what is received: who always sends would never be stopped.
+            // Before what is received: a client that always sends would never be stopped.
             if control.see() {
                 break;
             }
@@ -172,7 +171,7 @@ async fn serve<S: ClientStream>(
             biased;
             received = receive(event_loop, &mut stream, &mut connection, idle.map(|idle| idle.saturating_sub(idled))) => received,
             () = &mut interrupted => {
-                // What it is stands above.
+                // The beginning of the loop finds out why.
                 idled = info.idle();
                 continue;
             }
@@ -210,12 +209,11 @@ async fn serve<S: ClientStream>(
                 statistics.responses.record(began.elapsed());
             }
             closes |= ended == Ended::Closes || info.is_killed.load(Ordering::Acquire);
-            // Of what came before, all is carried out that has come whole, unless the round is
-            // full.
+            // All whole requests that came before are executed, unless the round is full.
             let waited_bytes = connection.waiting_bytes();
             let then = std::mem::take(&mut connection.client.then);
             if matches!(then, Then::Rest(_) | Then::Follow) {
-                // A rest may be long.
+                // Throttling may take long.
                 let before = connection.take_before_rest();
                 is_lost = send(event_loop, &mut stream, before, &mut connection).await.is_err();
                 let mut follows = connection.client.follows.take();
@@ -246,15 +244,15 @@ async fn serve<S: ClientStream>(
             if closes || !goes_on || control.has_stopped() {
                 break;
             }
-            // Behind all others who have sent something.
+            // After all others that have sent something.
             tokio::task::yield_now().await;
-            // What its client took to read is not what it waited for.
+            // The time for which it was idle does not include that of sending.
             began = Instant::now();
         }
         if closes {
             break;
         }
-        // Where the server stops it is told here.
+        // A stop of the server is announced here.
         if !control.has_changed()
             && let Some(to) = event_loop.balancer.rebalanced_to(slot)
         {
@@ -264,13 +262,13 @@ async fn serve<S: ClientStream>(
     }
     *kept = Some(connection);
     if !is_lost {
-        // TLS says that it ends.
+        // TLS announces the end.
         let _ = timeout(GOODBYE_WITHIN, stream.shutdown()).await;
     }
     Ok(None)
 }
 
-/// Waits for as long as the client is to rest.
+/// Waits for as long as the client is throttled.
 async fn rested(then: Then, follows: Option<&mut Following>) -> Result<(), String> {
     match (then, follows) {
         (Then::Rest(rest), _) => sleep(rest).await,
@@ -280,7 +278,7 @@ async fn rested(then: Then, follows: Option<&mut Following>) -> Result<(), Strin
     Ok(())
 }
 
-/// Waits until the client is killed, or anything is told that `signal` has not seen.
+/// Waits until the client is killed, or `signal` has a notification that it has not seen.
 async fn interruption(info: &ClientInfo, mut control: ControlReceiver) {
     tokio::select! {
         () = info.until_killed() => {}
@@ -288,7 +286,7 @@ async fn interruption(info: &ClientInfo, mut control: ControlReceiver) {
     }
 }
 
-/// Receives what comes, as far as it may, until the client goes.
+/// Receives what comes, as far as limits allow, until the client goes.
 async fn until_gone<S: ClientStream>(event_loop: &EventLoop, stream: &mut S, connection: &mut Connection) {
     loop {
         let is_here = std::future::poll_fn(|context| {
@@ -300,20 +298,20 @@ async fn until_gone<S: ClientStream>(event_loop: &EventLoop, stream: &mut S, con
         if !is_here.await || stream.cancel_reason().is_some() {
             return;
         }
-        // Its end stands behind what may not be read, and of such an end nobody tells.
+        // The end of the stream is behind bytes that must not be read, so it is not reported.
         sleep(LOOK_FOR_END_EVERY).await;
     }
 }
 
-/// How often it is looked whether a client is still there that may send no more.
+/// How often it is checked whether a client is still there that may send no more.
 const LOOK_FOR_END_EVERY: Duration = Duration::from_secs(1);
 
-/// The same of one whose requests are carried out elsewhere: the first look comes as late, so
-/// nearly all are carried out without any.
+/// The same of one whose requests are executed on another thread: the first check comes as late, so
+/// nearly all are executed without one.
 const LOOK_FOR_WAITING_EVERY: Duration = Duration::from_millis(100);
 
-/// The outcome of a `round`. Where it goes on elsewhere, who carries it out is told when its client
-/// no longer waits.
+/// The outcome of a `round`. Where another thread goes on with it, that one is notified when the
+/// client no longer waits.
 async fn watched<T, S: ClientStream>(round: impl Future<Output = T>, stream: &S, info: &ClientInfo) -> T {
     let mut round = pin!(round);
     info.is_blocking.store(false, Ordering::Relaxed);
@@ -337,13 +335,13 @@ async fn watched<T, S: ClientStream>(round: impl Future<Output = T>, stream: &S,
     }
 }
 
-/// What came of waiting for a client.
+/// The outcome of waiting for a client.
 enum Received {
-    /// So many bytes.
+    /// So many bytes came.
     Bytes(usize),
-    /// It has gone.
+    /// It has closed the connection.
     End,
-    /// Its time is over.
+    /// Timeout.
     Nothing,
 }
 
@@ -362,7 +360,7 @@ async fn receive<S: ClientStream>(
                 connection.receive(into.filled());
                 Poll::Ready(Received::Bytes(into.filled().len()))
             }
-            // The end, or an error, which is one.
+            // The end, or an error, which ends it as well.
             _ => Poll::Ready(Received::End),
         }
     });
@@ -372,12 +370,12 @@ async fn receive<S: ClientStream>(
     }
 }
 
-/// A client was killed, has gone, or took nothing for too long.
+/// A client was killed, has closed the connection, or took nothing for too long.
 struct SendFailed;
 
-/// Sends all of `replies`. The time that a client may take counts anew whenever it has taken
-/// something. What it sends meanwhile is received, as far as it may: who sends all that it wants
-/// before it reads is not to wait for ever.
+/// Sends all of `replies`. The timeout begins anew whenever the client has taken something. What it
+/// sends meanwhile is received, as far as limits allow: a client that sends everything before it
+/// reads must not wait for ever.
 async fn send<S: ClientStream>(
     event_loop: &EventLoop,
     stream: &mut S,
@@ -401,7 +399,7 @@ async fn send_bytes<S: ClientStream>(
 ) -> Result<(), SendFailed> {
     let mut limit = connection.limits().send;
     let mut written = 0;
-    // Most clients take everything at once: nothing else is made ready before that was tried.
+    // Most clients take everything at once: that is tried before anything else is set up.
     let at_once = std::future::poll_fn(|context| Poll::Ready(poll_send(stream, bytes, &mut written, context))).await;
     if let Poll::Ready(sent) = at_once {
         return sent;
@@ -442,8 +440,8 @@ async fn send_bytes<S: ClientStream>(
     }
 }
 
-/// Receives once more, and wakes the task if something came: more may. False at the end, which is
-/// met again by who receives next.
+/// Receives once more, and wakes the task if something came, since more may. False at the end,
+/// which the next receive meets again.
 fn poll_receive_more<S: ClientStream>(
     event_loop: &EventLoop,
     stream: &mut S,
@@ -467,7 +465,7 @@ fn poll_receive_more<S: ClientStream>(
     }
 }
 
-/// Sends what is left of `bytes` behind the first `written`.
+/// Sends the rest of `bytes` behind the first `written`.
 fn poll_send<S: ClientStream>(
     stream: &mut S,
     bytes: &[u8],

@@ -3,10 +3,10 @@
 //! An event loop's code is compiled for each kind of [`ClientStream`], so plain sockets pay nothing
 //! for TLS.
 //!
-//! A socket counts what the kernel has taken of it, for whoever must know whether a client still
-//! reads. The kernel says that there is room again only when a third of its buffer is (a quarter is
-//! full, for Unix sockets); of a slow client that is many seconds late. [`Progress::look_closely`]
-//! makes the next write try whether there is any.
+//! A socket counts what the kernel has taken of it, which shows whether a client still reads. The
+//! kernel says that there is room again only when a third of its buffer is (a quarter is full, for
+//! Unix sockets); of a slow client that is many seconds late. [`Progress::look_closely`] makes the
+//! next write try whether there is any.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -92,8 +92,8 @@ impl<S: AsFd> Socket<S> {
         written
     }
 
-    /// Asks the kernel itself, past the runtime that still waits to be told of room. Who calls is
-    /// woken by the runtime all the same.
+    /// Asks the kernel itself, past the runtime, which still waits for its notification. The caller
+    /// is woken by the runtime all the same.
     fn write_non_blocking(&self, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let same = self.stream.as_fd().try_clone_to_owned()?;
         match File::from(same).write(bytes) {

@@ -1,13 +1,13 @@
-//! Who the server is, by TLS: certificate and key, and whose certificates clients must show.
+//! The server's identity by TLS: certificate and key, and the authorities of clients' certificates.
 //!
 //! Files are read again when they have changed, so that a certificate can be renewed without a
-//! restart: connections that come from then on see the new one, others keep theirs. What cannot be
-//! used changes nothing and is told once. That a certificate will end, or has, is told in the log
-//! when it is read and then once a day, and [to who asks](CertificateEnds).
+//! restart: new connections see the new one, others keep theirs. A file that cannot be used changes
+//! nothing and is logged once. The coming or past expiry of a certificate is logged when it is read
+//! and then once a day, and is [reported](CertificateEnds).
 //!
 //! Bounds: a file has at most [`MAX_FILE_BYTES`]; changes are looked for at most every
-//! [`LOOKS_EVERY`], when a client comes, and at least every [`LOOKS_UNASKED_EVERY`]. Where clients
-//! show certificates no session is resumed: each time the certificate is looked at anew.
+//! [`LOOKS_EVERY`], when a client connects, and at least every [`LOOKS_UNASKED_EVERY`]. Where
+//! clients must have certificates no session is resumed: each handshake checks the certificate.
 
 use std::fs::File;
 use std::io::Read;
@@ -29,31 +29,31 @@ use super::certificate::{self, Certificate, CertificateEnds, Notice, Notices};
 /// Far beyond every chain of certificates and every list of authorities.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// Time between two looks at the files.
+/// Time between two checks of the files.
 const LOOKS_EVERY: Duration = Duration::from_secs(2);
 
-/// The same where no client comes.
+/// The same where no client connects.
 pub(super) const LOOKS_UNASKED_EVERY: Duration = Duration::from_secs(30);
 
-/// The only version that TLS libraries take: those before have no extensions, which say what a
-/// certificate is for.
+/// The only version that TLS libraries accept: earlier ones have no extensions, which state the use
+/// of a certificate.
 const VERSION_NEEDED: u8 = 3;
 
-/// How the library calls a certificate of another version, which it tells by no type of its own.
+/// The library's message for a certificate of another version, which has no error type of its own.
 const UNSUPPORTED_VERSION: &str = "UnsupportedCertVersion";
 
-/// What to do about one.
+/// What to do about it.
 const HOW_TO_MAKE_VERSION_3: &str = "X.509 version 3 is needed, which has extensions: issue it anew with one (openssl x509 -req -extfile FILE with subjectAltName in it)";
 
-/// The files that say who the server is, in PEM.
+/// The files of the server's identity, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Its certificate, and those between it and the authority, if there are any.
     pub certificate: PathBuf,
     /// The certificate's private key.
     pub key: PathBuf,
-    /// Authorities; a client must show a certificate that one of them has signed. None: clients
-    /// show none.
+    /// Authorities; a client must have a certificate that one of them has signed. `None`: clients
+    /// need none.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -68,7 +68,7 @@ pub enum TlsFile {
     ClientCa,
 }
 
-/// A file cannot be used: put another in its place.
+/// A file cannot be used: replace it.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct TlsError {
@@ -81,7 +81,7 @@ pub struct TlsError {
 }
 
 impl TlsFiles {
-    /// Looks whether they can be used.
+    /// Checks whether they can be used.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl TlsFiles {
         let own = first_to_end(&chain);
         let certified = CertifiedKey::new(chain, key);
         match certified.keys_match() {
-            // Of some keys it cannot be told; clients will.
+            // Some keys cannot be checked here; handshakes will fail.
             Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
             Err(rustls::Error::InconsistentKeys(_)) => {
                 let why = format!("its key does not belong to the certificate in {}", self.certificate.display());
@@ -202,12 +202,12 @@ impl TlsFiles {
     }
 }
 
-/// What the files say.
+/// The contents of the files.
 struct Loaded {
     config: ServerConfig,
-    /// Of the server's own and those between it and its authority, the one that ends first.
+    /// The first to expire of the server's own and those between it and its authority.
     certificate: Option<Certificate>,
-    /// Of the authorities of clients, the one that ends first.
+    /// The first to expire of the authorities of clients.
     client_ca: Option<Certificate>,
 }
 
@@ -216,14 +216,13 @@ fn first_to_end(certificates: &[CertificateDer<'_>]) -> Option<Certificate> {
     read.min_by_key(|certificate| certificate.end.unix_s)
 }
 
-/// What to say of an error about a certificate that is of another version than is needed; `None`:
-/// it is about something else.
+/// The text for an error about a certificate of an unsupported version; `None` for other errors.
 pub(super) fn with_version(error: &dyn std::error::Error) -> Option<String> {
     let text = error.to_string();
     text.contains(UNSUPPORTED_VERSION).then(|| format!("{text}: {HOW_TO_MAKE_VERSION_3}"))
 }
 
-/// What a file is known by; another one when it is written or replaced.
+/// Identifies the contents of a file; changes when it is written or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -238,7 +237,7 @@ impl Stamp {
     }
 }
 
-/// Who the server is now.
+/// The server's current identity.
 pub(super) struct Identity {
     files: TlsFiles,
     acceptor: TlsAcceptor,
@@ -247,14 +246,14 @@ pub(super) struct Identity {
     looked: Instant,
     certificate: (Option<Certificate>, Notices),
     client_ca: (Option<Certificate>, Notices),
-    /// For who watches the server.
+    /// For monitoring.
     ends: Arc<CertificateEnds>,
 }
 
 impl Identity {
-    /// Tells `ends` of its certificates from now on.
+    /// Reports expiries of its certificates to `ends` from now on.
     pub(super) fn of(files: TlsFiles, ends: Arc<CertificateEnds>) -> Result<Self, TlsError> {
-        // Before the files are read: a change meanwhile is one.
+        // Before the files are read: a change meanwhile is noticed later.
         let stamps = files.stamps();
         let Loaded { config, certificate, client_ca } = files.load()?;
         let acceptor = Arc::new(config).into();
@@ -265,13 +264,13 @@ impl Identity {
         Ok(identity)
     }
 
-    /// What lets in a client that comes at `now`.
+    /// The acceptor for a client that connects at `now`.
     pub(super) fn acceptor(&mut self, now: Instant) -> TlsAcceptor {
         self.look(now);
         self.acceptor.clone()
     }
 
-    /// Looks whether the files are others, or something is to be told of them.
+    /// Checks whether the files have changed, or an expiry is to be logged.
     pub(super) fn look(&mut self, now: Instant) {
         if now.saturating_duration_since(self.looked) < LOOKS_EVERY {
             return;
@@ -288,7 +287,7 @@ impl Identity {
     fn tell_of_ends(&mut self) {
         let end = |of: &(Option<Certificate>, Notices)| of.0.as_ref().map(|of| of.end.clone());
         self.ends.set(end(&self.certificate).as_ref(), end(&self.client_ca).as_ref());
-        // A clock before 1970 is behind all certificates.
+        // A clock before 1970 is before all certificates.
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
         let file = self.files.certificate.display();
         if let (Some(certificate), notices) = &mut self.certificate
@@ -368,7 +367,7 @@ mod tests {
         old[at + 4] = 0;
         let now = rustls::pki_types::UnixTime::now();
         let error = verifier.verify_client_cert(&old.into(), &[], now).unwrap_err();
-        // As it comes through a handshake.
+        // As a handshake reports it.
         let told = with_version(&std::io::Error::other(error)).unwrap();
         assert!(told.contains("X.509 version 3 is needed"), "{told}");
         assert_eq!(with_version(&std::io::Error::other("something else")), None);

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+#[path = "../../../engine/tests/common/random.rs"] // one copy for all crates
+pub mod random;
 pub mod redis;
 pub mod served;
 pub mod wire;
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{Direction, Durability, Error as StoreError, OpenMode, Store, StoreOptions};
+use ecotone_engine::{Direction, Durability, Error as StoreError, OpenMode, Store, StoreSettings};
 use ecotone_keyspace::collections::Large;
 use ecotone_keyspace::{Blocking, CollectionId, Keys, Keyspace, Slot, Tag, Type, WriteGroup};
 use ecotone_resp::client::Client;
@@ -82,7 +84,7 @@ impl Host for TestHost {
 
 /// The store in `directory`. A thread that waited for a server which has stopped may hold the store
 /// for a moment longer.
-fn opened(directory: &Path, options: &StoreOptions) -> Store {
+fn opened(directory: &Path, options: &StoreSettings) -> Store {
     let began = Instant::now();
     loop {
         match Store::open(directory, OpenMode::CreateOrOpen, options.clone()) {
@@ -101,17 +103,22 @@ pub struct Fixture {
 
 impl Fixture {
     pub fn new() -> Self {
-        Self::with(StoreOptions { durability: Durability::None, ..StoreOptions::default() }.with_separation(128))
+        Self::with(StoreSettings { durability: Durability::None, ..StoreSettings::default() }.with_separation(128))
     }
 
-    pub fn with(options: StoreOptions) -> Self {
+    pub fn with(options: StoreSettings) -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self::at(directory, options)
     }
 
-    pub fn at(directory: tempfile::TempDir, options: StoreOptions) -> Self {
-        let durability = options.durability;
-        let store = Arc::new(opened(directory.path(), &options));
+    pub fn at(directory: tempfile::TempDir, options: StoreSettings) -> Self {
+        let store = opened(directory.path(), &options);
+        Self::over(directory, store, options.durability)
+    }
+
+    /// A service over a store that is open.
+    pub fn over(directory: tempfile::TempDir, store: Store, durability: Durability) -> Self {
+        let store = Arc::new(store);
         let host = Arc::new(TestHost::default());
         let keyspace = Keyspace::open(store, durability).unwrap();
         // Tests let a client sleep.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ecotone_engine::StoreOptions;
+use ecotone_engine::{CompactionOffload, Store, StoreSettings};
 use ecotone_resp::serve::{EventLoops, Listen, Machine, Server};
 use ecotone_resp::service::{Limits, Service};
 
@@ -21,12 +21,12 @@ pub struct Served {
 
 impl Served {
     /// A server over a store in a new folder.
-    pub fn with(limits: Limits, options: StoreOptions, event_loops: usize) -> Self {
+    pub fn with(limits: Limits, options: StoreSettings, event_loops: usize) -> Self {
         Self::at(tempfile::tempdir().unwrap(), limits, options, event_loops)
     }
 
     /// A server over the store in `directory`.
-    pub fn at(directory: tempfile::TempDir, limits: Limits, options: StoreOptions, event_loops: usize) -> Self {
+    pub fn at(directory: tempfile::TempDir, limits: Limits, options: StoreSettings, event_loops: usize) -> Self {
         Self::at_listening(
             directory,
             limits,
@@ -36,13 +36,23 @@ impl Served {
     }
 
     /// The same that listens as it is told.
-    pub fn at_listening(directory: tempfile::TempDir, limits: Limits, options: StoreOptions, listen: &Listen) -> Self {
+    pub fn at_listening(directory: tempfile::TempDir, limits: Limits, options: StoreSettings, listen: &Listen) -> Self {
         Self::over(Fixture::at(directory, options), listen, limits)
+    }
+
+    /// A server over a store in a new folder whose compactions go to `offload`.
+    pub fn offloading(settings: StoreSettings, offload: Arc<dyn CompactionOffload>, event_loops: usize) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let durability = settings.durability;
+        let store = Store::builder(directory.path()).settings(settings).offload(offload).open().unwrap();
+        let event_loops = EventLoops::All(event_loops);
+        let listen = Listen { addresses: any_port(), event_loops, ..Listen::default() };
+        Self::over(Fixture::over(directory, store, durability), &listen, Limits::default())
     }
 
     /// A server over a small store in a new folder that listens as it is told.
     pub fn listening(listen: &Listen, limits: Limits) -> Self {
-        Self::over(Fixture::with(StoreOptions::default().with_separation(128)), listen, limits)
+        Self::over(Fixture::with(StoreSettings::default().with_separation(128)), listen, limits)
     }
 
     fn over(fixture: Fixture, listen: &Listen, limits: Limits) -> Self {

@@ -27,7 +27,7 @@ mod transactions;
 
 use common::Fixture;
 use common::redis::RealRedis;
-use ecotone_engine::{Durability, StoreOptions};
+use ecotone_engine::{Durability, StoreSettings};
 use ecotone_resp::protocol::reply::Version;
 use generate::{Family, Random, Request};
 use sides::{Here, Side, There, first_difference};
@@ -87,7 +87,7 @@ fn compare(requests: &[Request], seed: u64, ours: &mut dyn Side, other: &mut dyn
 
 fn compare_with_redis(families: &[Family], transactions: Transactions, seeds: std::ops::Range<u64>, version: Version) {
     let redis = RealRedis::start();
-    for seed in seeds {
+    for seed in common::random::seeds(seeds) {
         let fixture = Fixture::new();
         let number = if version == Version::Resp2 { 2 } else { 3 };
         let mut there = There::new(std::array::from_fn(|_| redis.client(number)));
@@ -139,23 +139,23 @@ fn pipelines_over_sockets_are_those_of_redis() {
 
 #[test]
 fn groups_and_flushes_change_no_reply() {
-    for seed in 100..106 {
+    for seed in common::random::seeds(100..106) {
         compare_groups(FAMILIES, Transactions::Never, seed);
     }
-    for seed in 109..113 {
+    for seed in common::random::seeds(109..113) {
         compare_groups(FAMILIES, Transactions::Often, seed);
     }
     for families in COLLECTIONS {
-        (106..109).for_each(|seed| compare_groups(families, Transactions::Never, seed));
+        common::random::seeds(106..109).for_each(|seed| compare_groups(families, Transactions::Never, seed));
     }
 }
 
 fn compare_groups(families: &[Family], transactions: Transactions, seed: u64) {
     let mut random = Random::new(seed);
-    let options = StoreOptions {
+    let options = StoreSettings {
         memtable_bytes: (64 << 10) << random.below(3),
         durability: Durability::None,
-        ..StoreOptions::default()
+        ..StoreSettings::default()
     };
     let (plain, small) = (Fixture::new(), Fixture::with(options.with_separation(1 << random.below(10))));
     let most = 2 + random.below(15);

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ecotone_engine::{Durability, StoreOptions};
+use ecotone_engine::{Durability, StoreSettings};
 use ecotone_resp::service::Limits;
 
 use crate::common::redis::RealRedis;
@@ -68,10 +68,10 @@ fn commands(requests: Vec<Request>) -> Vec<Request> {
 /// Sends random commands of `families` to both.
 pub fn compare(redis: &RealRedis, families: &[Family], transactions: Transactions, version: u8, seed: u64) {
     let mut random = Random::new(seed);
-    let options = StoreOptions {
+    let options = StoreSettings {
         memtable_bytes: (64 << 10) << random.below(3),
         durability: if seed.is_multiple_of(2) { Durability::None } else { Durability::Always },
-        ..StoreOptions::default()
+        ..StoreSettings::default()
     };
     let limits = Limits { pipeline_requests: 1 + random.below(50) as usize, ..Limits::default() };
     let served = Served::with(limits, options.with_separation(1 << random.below(10)), 2);

@@ -3,8 +3,11 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
+mod fuzz_targets;
 mod glob;
 mod number;
+#[path = "../../../engine/tests/common/random.rs"]
+mod random;
 mod reply;
 mod request;
 mod request_streams;

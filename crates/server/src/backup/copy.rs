@@ -348,8 +348,8 @@ impl<'c, 'g> Copying<'c, 'g> {
     fn fetched(&mut self, file: &SourceFile) -> Result<String> {
         let compared = self.compared_at_once();
         let name = sha256(format!("{}\n{}\n{}", file.path, file.bytes, file.stamp).as_bytes());
-        let path = self.repository.partial().join(&name[..PARTIAL_DIGITS]);
-        let mut partial = Partial::resume(path, file.bytes, compared, &mut |from, piece| {
+        let (directory, name) = (self.repository.partial(), &name[..PARTIAL_DIGITS]);
+        let mut partial = Partial::resume(&directory, name, file.bytes, compared, &mut |from, piece| {
             let bytes = piece.len() as u64;
             self.limiter.wait_for(bytes)?;
             self.counts.compared_bytes += bytes;

@@ -3,31 +3,65 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use ecotone_io::objects::{self, Checksum, Object, ObjectDirectory, Unsealed};
+use ecotone_io::tap::{self, Tap};
 use ring::digest::{Context, SHA256};
 
 use super::manifest::is_object;
 use super::{BackupError, MAX_PIECE_BYTES, Result};
 
+/// The SHA-256 of what an object holds, in hexadecimal digits: its name.
+pub(super) struct Sha256(Context);
+
+impl Default for Sha256 {
+    fn default() -> Self {
+        Self(Context::new(&SHA256))
+    }
+}
+
+impl Checksum for Sha256 {
+    type Value = String;
+
+    fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn finish(self) -> String {
+        ecotone_resp::backups::hex(self.0.finish().as_ref())
+    }
+}
+
+/// Distinguishes errors of a file from those of who looks at its bytes.
+enum Interrupted {
+    Io(io::Error),
+    Taker(BackupError),
+}
+
+impl From<io::Error> for Interrupted {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
 /// The objects of one folder.
 #[derive(Debug)]
-pub(super) struct Objects {
-    directory: PathBuf,
-}
+pub(super) struct Objects(ObjectDirectory);
 
 impl Objects {
     pub(super) fn within(backups: &Path) -> Self {
-        Self { directory: backups.join("objects") }
+        Self(ObjectDirectory::new(backups.join("objects"), Tap::SILENT))
     }
 
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
+    /// Makes durable which there are.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.0.sync().map_err(|error| BackupError::io("sync", self.0.path(), error))
     }
 
     pub(super) fn path(&self, object: &str) -> PathBuf {
-        self.directory.join(object)
+        self.0.path().join(object)
     }
 
     /// Its length; `None`: it is not there.
@@ -42,15 +76,8 @@ impl Objects {
 
     /// All there are, with their lengths. Files of other names are nobody's.
     pub(super) fn all(&self) -> Result<Vec<(String, u64)>> {
-        let failed = |error| BackupError::io("list", &self.directory, error);
-        let mut all = Vec::new();
-        for entry in fs::read_dir(&self.directory).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            if is_object(&name) {
-                all.push((name, entry.metadata().map_err(failed)?.len()));
-            }
-        }
+        let mut all = self.0.list().map_err(|error| BackupError::io("list", self.0.path(), error))?;
+        all.retain(|(name, _)| is_object(name));
         Ok(all)
     }
 
@@ -64,8 +91,7 @@ impl Objects {
     }
 
     pub(super) fn remove(&self, object: &str) -> Result<()> {
-        let path = self.path(object);
-        fs::remove_file(&path).map_err(|error| BackupError::io("remove", &path, error))?;
+        self.0.remove(object).map_err(|error| BackupError::io("remove", &self.path(object), error))?;
         self.note_sound(object);
         Ok(())
     }
@@ -96,7 +122,7 @@ impl Objects {
     }
 
     fn mark(&self, object: &str) -> PathBuf {
-        self.directory.join(format!("{object}.damaged"))
+        self.path(&format!("{object}.damaged"))
     }
 
     /// Reads all of an object and gives it to `take`, piece by piece; what is wrong with it
@@ -118,110 +144,76 @@ pub(super) fn read_whole(
     bytes: u64,
     take: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<Result<(), String>> {
-    let mut file = match File::open(path) {
-        Ok(file) => file,
+    let opened = match Object::open(path) {
+        Ok(opened) => opened,
         Err(error) => return Ok(Err(format!("it cannot be opened: {error}"))),
     };
-    let (mut context, mut read, mut piece) = (Context::new(&SHA256), 0, vec![0; MAX_PIECE_BYTES]);
-    loop {
-        let more = match file.read(&mut piece) {
-            Ok(0) => break,
-            Ok(more) => more,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) => return Ok(Err(format!("it cannot be read: {error}"))),
-        };
-        context.update(&piece[..more]);
-        read += more as u64;
-        take(&piece[..more])?;
+    let read =
+        objects::read_whole::<Sha256, _>(&opened, MAX_PIECE_BYTES, |piece| take(piece).map_err(Interrupted::Taker));
+    match read {
+        Err(Interrupted::Taker(error)) => Err(error),
+        Err(Interrupted::Io(error)) => Ok(Err(format!("it cannot be read: {error}"))),
+        Ok(read) if read.bytes != bytes => Ok(Err(format!("it has {} bytes and not {bytes}", read.bytes))),
+        Ok(read) if read.checksum != object => {
+            Ok(Err("it holds something else than what was written: its SHA-256 is another".into()))
+        }
+        Ok(_) => Ok(Ok(())),
     }
-    if read != bytes {
-        return Ok(Err(format!("it has {read} bytes and not {bytes}")));
-    }
-    if digits(context) != object {
-        return Ok(Err("it holds something else than what was written: its SHA-256 is another".into()));
-    }
-    Ok(Ok(()))
 }
 
 /// A file that has not come whole yet.
-pub(super) struct Partial {
-    path: PathBuf,
-    file: File,
-    context: Context,
-    bytes: u64,
-}
+pub(super) struct Partial(Unsealed<Sha256>);
 
 impl Partial {
     /// Goes on with what is there of it, as far as `is_right` says so of one piece of at most
     /// `compared` bytes after the other.
     pub(super) fn resume(
-        path: PathBuf,
+        directory: &Path,
+        name: &str,
         max_bytes: u64,
         compared: u64,
         is_right: &mut dyn FnMut(u64, &[u8]) -> Result<bool>,
     ) -> Result<Self> {
-        let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = opened.map_err(|error| BackupError::io("open", &path, error))?;
-        let there = file.metadata().map_err(|error| BackupError::io("inspect", &path, error))?.len().min(max_bytes);
-        let (mut context, mut bytes) = (Context::new(&SHA256), 0);
-        while bytes < there {
-            let mut piece = vec![0; usize::try_from(compared.min(there - bytes)).unwrap_or(MAX_PIECE_BYTES)];
-            file.read_exact(&mut piece).map_err(|error| BackupError::io("read", &path, error))?;
-            if !is_right(bytes, &piece)? {
-                break;
-            }
-            context.update(&piece);
-            bytes += piece.len() as u64;
-        }
-        // Appended to from here on: what was found wrong goes.
-        let cut = file.set_len(bytes).and_then(|()| std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(bytes)));
-        cut.map_err(|error| BackupError::io("cut", &path, error))?;
-        Ok(Self { path, file, context, bytes })
+        let piece_bytes = usize::try_from(compared).unwrap_or(MAX_PIECE_BYTES);
+        let objects = ObjectDirectory::new(directory, Tap::SILENT);
+        let resumed = Unsealed::resume(&objects, name, max_bytes, piece_bytes, |from, piece| {
+            is_right(from, piece).map_err(Interrupted::Taker)
+        });
+        resumed.map(Self).map_err(|error| match error {
+            Interrupted::Io(error) => BackupError::io("go on with", &directory.join(name), error),
+            Interrupted::Taker(error) => error,
+        })
     }
 
     /// How much has come.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.0.bytes()
     }
 
     pub(super) fn append(&mut self, piece: &[u8]) -> Result<()> {
-        self.file.write_all(piece).map_err(|error| BackupError::io("write", &self.path, error))?;
-        self.context.update(piece);
-        self.bytes += piece.len() as u64;
-        Ok(())
+        self.0.append(piece).map_err(|error| BackupError::io("write", self.0.path(), error))
     }
 
-    /// It has come whole: makes it durable, and an object. Its name is durable once the folder of
-    /// objects is. An object of this name that was there is replaced, which heals one that was
-    /// damaged.
+    /// It has come whole: makes it durable, and an object. Its name is durable once the objects are
+    /// [synced](Objects::sync). An object of this name that was there is replaced, which heals one
+    /// that was damaged.
     pub(super) fn finish(self, objects: &Objects) -> Result<String> {
-        self.file.sync_all().map_err(|error| BackupError::io("sync", &self.path, error))?;
-        let object = digits(self.context);
-        let path = objects.path(&object);
-        fs::rename(&self.path, &path).map_err(|error| BackupError::io("rename to", &path, error))?;
+        let path = self.0.path().to_path_buf();
+        let sealed = self.0.seal_as(&objects.0, String::clone);
+        let object = sealed.map_err(|error| BackupError::io("sync and rename", &path, error))?.checksum;
         objects.note_sound(&object);
         Ok(object)
     }
 }
 
-fn digits(context: Context) -> String {
-    ecotone_resp::backups::hex(context.finish().as_ref())
-}
-
 /// Makes the names in `directory` durable.
 pub(super) fn sync_directory(directory: &Path) -> Result<()> {
-    File::open(directory)
-        .and_then(|opened| opened.sync_all())
-        .map_err(|error| BackupError::io("sync", directory, error))
+    tap::sync_directory(directory, &Tap::SILENT).map_err(|error| BackupError::io("sync", directory, error))
 }
 
 /// Writes a small file durably, whole or not at all; its name is durable once its folder is.
-pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let unfinished = path.with_extension("tmp");
-    let written = File::create(&unfinished).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    written.map_err(|error| BackupError::io("write", &unfinished, error))?;
-    fs::rename(&unfinished, path).map_err(|error| BackupError::io("rename to", path, error))
+pub(super) fn write_whole(directory: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    ObjectDirectory::new(directory, Tap::SILENT)
+        .replace(name, &format!("{name}.tmp"), bytes)
+        .map_err(|error| BackupError::io("write", &directory.join(name), error))
 }

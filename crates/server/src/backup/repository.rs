@@ -87,7 +87,7 @@ impl Repository {
             fs::create_dir_all(&within).map_err(|error| BackupError::io("create the folder", &within, error))?;
         }
         if !is_there(&directory.join(MARKER))? {
-            write_whole(&directory.join(MARKER), FORMAT_TEXT.as_bytes())?;
+            write_whole(directory, MARKER, FORMAT_TEXT.as_bytes())?;
             sync_directory(directory)?;
             // It may be new itself.
             directory.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync_directory)?;
@@ -167,12 +167,12 @@ impl Repository {
 
     /// Makes a backup of what has come: from here on it is one.
     pub(super) fn commit(&self, manifest: &Manifest) -> Result<()> {
-        sync_directory(self.objects.directory())?;
+        self.objects.sync()?;
         let encoded = manifest.encode().map_err(BackupError::Refused)?;
         let directory = self.backups().join(&manifest.id);
         fs::create_dir(&directory).map_err(|error| BackupError::io("create the folder", &directory, error))?;
         sync_directory(&self.backups())?;
-        write_whole(&directory.join(MANIFEST), &encoded)?;
+        write_whole(&directory, MANIFEST, &encoded)?;
         sync_directory(&directory)
     }
 

@@ -5,12 +5,15 @@
 //! last, by one rename, `STORE`, with which it is a store. So whatever cuts it short, a store opens
 //! that is whole, or none.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Instant;
 
 use ecotone_engine::IDENTITY_FILE;
+use ecotone_io::objects::{ObjectDirectory, Unchecked};
+use ecotone_io::tap::Tap;
 use serde::Serialize;
 
 use super::manifest::{Manifest, ManifestFile};
@@ -64,7 +67,7 @@ pub fn restore(
     let is_resumed = prepare(to, &marker, &manifest)?;
     check_space(to, &manifest)?;
     if !is_resumed {
-        write_whole(&marker, manifest.id.as_bytes())?;
+        write_whole(to, MARKER, manifest.id.as_bytes())?;
         sync_directory(to)?;
         sync_above(to)?;
     }
@@ -198,13 +201,16 @@ fn check_space(to: &Path, manifest: &Manifest) -> Result<()> {
 /// Whether an earlier try has written all of `file`: it is read.
 fn is_there(file: &ManifestFile, path: &Path) -> bool {
     let right = read_whole(path, &file.object, file.bytes, &mut |_| Ok(()));
-    right.is_ok_and(|right| right.is_ok()) && File::open(path).and_then(|there| there.sync_all()).is_ok()
+    let seal = || place(path).and_then(|(directory, name)| directory.adopt(name));
+    right.is_ok_and(|right| right.is_ok()) && seal().is_ok()
 }
 
 fn write(objects: &Objects, file: &ManifestFile, path: &Path) -> Result<()> {
     let failed = |error| BackupError::io("write", path, error);
-    let mut to = File::create(path).map_err(failed)?;
-    let read = objects.read(&file.object, file.bytes, &mut |piece| to.write_all(piece).map_err(failed))?;
+    let begun = place(path).and_then(|(directory, name)| directory.create_over::<Unchecked>(name));
+    // What is not whole stays: with `CURRENT`, whatever is in it, no store is made here.
+    let mut to = begun.map_err(failed)?.stays();
+    let read = objects.read(&file.object, file.bytes, &mut |piece| to.append(piece).map_err(failed))?;
     if let Err(reason) = read {
         return Err(BackupError::Damaged(format!(
             "the object {} of {} is damaged: {reason}; nothing that opens was made. Restore another backup (--backup), or fetch this object \
@@ -213,7 +219,13 @@ fn write(objects: &Objects, file: &ManifestFile, path: &Path) -> Result<()> {
             file.path
         )));
     }
-    to.sync_all().map_err(failed)
+    to.seal().map(|_| ()).map_err(failed)
+}
+
+/// Where a file of the store lies, and its name there.
+fn place(path: &Path) -> io::Result<(ObjectDirectory, &str)> {
+    let name = path.file_name().and_then(OsStr::to_str).ok_or(ErrorKind::InvalidInput)?;
+    Ok((ObjectDirectory::new(path.parent().unwrap_or(path), Tap::SILENT), name))
 }
 
 /// Makes the names of the folders above durable, as far as they are ours to sync.

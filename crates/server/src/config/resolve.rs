@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ecotone_cluster::Error as FederationError;
-use ecotone_engine::{Error as StoreError, MemoryLimit, StoreOptions};
+use ecotone_engine::{Error as StoreError, StoreSettings};
 use ecotone_resp::serve::{EventLoops, Listen, ListenTls, TlsError, TlsFile, TlsFiles};
 use ecotone_resp::service::{DebugCommand, Limits};
 use ecotone_types::ServerId;
@@ -237,7 +237,7 @@ impl Config {
     }
 
     /// The options of the store, as [`store_options`] makes them of what was said.
-    pub(crate) fn store(&self) -> Result<StoreOptions> {
+    pub(crate) fn store(&self) -> Result<StoreSettings> {
         let said = self.said.iter().filter_map(|(path, said)| {
             let said = said.last()?;
             let name = match path.split_once('.')? {
@@ -253,7 +253,7 @@ impl Config {
         Ok(options)
     }
 
-    fn check_store(&self, options: &StoreOptions) -> Result<()> {
+    fn check_store(&self, options: &StoreSettings) -> Result<()> {
         let (compaction, slowdown, stop) =
             (options.l0_compaction_trigger, options.l0_slowdown_trigger, options.l0_stop_trigger);
         if slowdown < compaction {
@@ -270,8 +270,9 @@ impl Config {
             let why = format!("max_wal_bytes is {}, less than memtable_bytes, {memtable}", options.max_wal_bytes);
             return Err(self.refuse_one_of(&["store.max_wal_bytes", "store.memtable_bytes"], &why));
         }
-        let memory = options.memory.as_ref().map(MemoryLimit::limit_bytes);
-        if let Some(memory) = memory.filter(|memory| memtable > *memory && self.is_said("store.memtable_bytes")) {
+        if let Some(memory) =
+            options.memory_limit_bytes.filter(|memory| memtable > *memory && self.is_said("store.memtable_bytes"))
+        {
             let why = format!(
                 "it cannot be filled: block cache and memtables together have {memory} bytes, by memory_limit_bytes or the profile"
             );

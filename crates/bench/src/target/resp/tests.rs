@@ -238,7 +238,7 @@ fn tiny(server: ServerOptions, workload: Workload) -> BenchOptions {
             ..WorkloadOptions::default()
         },
         target: TargetKind::Resp,
-        store: crate::target::StoreSettings::for_target(TargetKind::Resp, crate::target::Profile::Default, None),
+        store: crate::target::TargetSettings::for_target(TargetKind::Resp, crate::target::Profile::Default, None),
         server: Some(server),
         settle_seconds: 10.0,
         ..BenchOptions::default()

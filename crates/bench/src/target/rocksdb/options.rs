@@ -5,7 +5,9 @@
 //! of ours is in it. A test opens both and compares the option files that RocksDB wrote, so the two
 //! lists cannot drift apart.
 
-use ecotone_engine::{Compression, Separation, StoreOptions};
+use ecotone_engine::{
+    BYTES_PER_SYNC, Compression, PENDING_SLOWDOWN_BYTES, PENDING_STOP_BYTES, Separation, StoreSettings,
+};
 use rust_rocksdb::statistics::StatsLevel;
 use rust_rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, Options, WriteBufferManager,
@@ -21,7 +23,7 @@ const MEMTABLE_SHARE: usize = 2;
 const MEMTABLE_FILTER_SHARE: f64 = 0.01;
 
 /// The options of the database and of its data column family.
-pub(super) fn database(options: &StoreOptions) -> Options {
+pub(super) fn database(options: &StoreSettings) -> Options {
     let mut db = Options::default();
     log_and_manifest(&mut db);
     checks(&mut db);
@@ -34,9 +36,9 @@ pub(super) fn database(options: &StoreOptions) -> Options {
     if options.bloom_bits_per_key > 0 {
         table.set_bloom_filter(options.bloom_bits_per_key.into(), false);
     }
-    match &options.memory {
-        Some(memory) => {
-            let limit = size(memory.limit_bytes());
+    match options.memory_limit_bytes {
+        Some(limit_bytes) => {
+            let limit = size(limit_bytes);
             let cache = Cache::new_lru_cache(limit);
             db.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager_with_cache(
                 limit / MEMTABLE_SHARE,
@@ -90,7 +92,7 @@ fn checks(db: &mut Options) {
     db.set_statistics_level(StatsLevel::ExceptHistogramOrTimers);
 }
 
-fn shape(db: &mut Options, options: &StoreOptions) {
+fn shape(db: &mut Options, options: &StoreSettings) {
     db.set_write_buffer_size(size(options.memtable_bytes));
     db.set_max_write_buffer_number(count(options.memtable_count));
     db.set_level_zero_file_num_compaction_trigger(count(options.l0_compaction_trigger));
@@ -99,8 +101,8 @@ fn shape(db: &mut Options, options: &StoreOptions) {
     db.set_max_bytes_for_level_base(options.level_base_bytes);
     db.set_max_bytes_for_level_multiplier(options.level_multiplier.into());
     db.set_target_file_size_base(options.target_file_bytes);
-    db.set_soft_pending_compaction_bytes_limit(size(options.pending_slowdown_bytes));
-    db.set_hard_pending_compaction_bytes_limit(size(options.pending_stop_bytes));
+    db.set_soft_pending_compaction_bytes_limit(size(PENDING_SLOWDOWN_BYTES));
+    db.set_hard_pending_compaction_bytes_limit(size(PENDING_STOP_BYTES));
     db.set_max_subcompactions(options.max_subcompactions);
     background_jobs(db, options);
     db.set_compression_type(match options.compression {
@@ -115,15 +117,15 @@ fn shape(db: &mut Options, options: &StoreOptions) {
     if options.max_wal_bytes > 0 {
         db.set_max_total_wal_size(options.max_wal_bytes);
     }
-    db.set_bytes_per_sync(options.bytes_per_sync);
-    db.set_wal_bytes_per_sync(options.bytes_per_sync);
+    db.set_bytes_per_sync(BYTES_PER_SYNC);
+    db.set_wal_bytes_per_sync(BYTES_PER_SYNC);
     if options.compaction_readahead_bytes > 0 {
         db.set_compaction_readahead_size(size(options.compaction_readahead_bytes));
     }
 }
 
 #[allow(deprecated)] // the engine names both numbers too; the newer option divides one between them
-fn background_jobs(db: &mut Options, options: &StoreOptions) {
+fn background_jobs(db: &mut Options, options: &StoreSettings) {
     db.set_max_background_flushes(count(options.background_flushes));
     db.set_max_background_compactions(count(options.background_compactions));
 }

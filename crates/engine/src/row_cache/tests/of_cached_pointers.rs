@@ -17,9 +17,7 @@ fn what_a_write_has_replaced_has_no_place() {
     for newer in [stored(None, b"newer"), with_long_header(2)] {
         let rows = RowCache::new(1 << 19, true);
         rows.keep(absent(&rows, "key"), b"key", &stored(Some(1), b"older"));
-        let mut change = WriteBatch::default();
-        change.put("key", &newer);
-        rows.begin_write(&change, SeparatedWrites::Nothing).succeed();
+        write_stored(&rows, "key", &newer);
         // Others have its row go.
         let is_here =
             || rows.shard(XxHash3_64::oneshot(b"key")).lock().rows.peek(&XxHash3_64::oneshot(b"key")).is_some();
@@ -42,10 +40,8 @@ fn places_find_room_whatever_was_here_before_them() {
         // Short values until there is no room, then pointers: under other keys, or the same ones.
         (0..10_000).for_each(|number| read(&rows, &format!("key {number}"), "@value"));
         for number in 0..20_000 {
-            let mut change = WriteBatch::default();
             let name = if is_overwritten { "key" } else { "other" };
-            change.put(format!("{name} {number}"), stored(Some(number), b"value"));
-            rows.begin_write(&change, SeparatedWrites::Nothing).succeed();
+            write_stored(&rows, &format!("{name} {number}"), &stored(Some(number), b"value"));
             if is_overwritten {
                 // Others want the room.
                 read(&rows, &format!("more {number}"), "@value");
@@ -91,9 +87,7 @@ fn written_pointers_have_places_while_there_is_room() {
     let rows = RowCache::new(1 << 20, true);
     let key = |number: u32| format!("key {number}");
     let write_pointer = |number: u32, segment: u32| {
-        let mut change = WriteBatch::default();
-        change.put(key(number), stored(Some(segment), b"value"));
-        rows.begin_write(&change, SeparatedWrites::Nothing).succeed();
+        write_stored(&rows, &key(number), &stored(Some(segment), b"value"));
     };
     (0..20_000).for_each(|number| write_pointer(number, number));
     // More come than there is room for: those that are here stay.
@@ -109,9 +103,7 @@ fn places_outlive_removed_ranges_and_never_tell_what_was_removed() {
     let rows = RowCache::new(1 << 20, true);
     let key = |number: u32| format!("key {number:05}");
     (0..20_000).for_each(|number| {
-        let mut change = WriteBatch::default();
-        change.put(key(number), stored(Some(number), b"value"));
-        rows.begin_write(&change, SeparatedWrites::Nothing).succeed();
+        write_stored(&rows, &key(number), &stored(Some(number), b"value"));
     });
     remove(&rows, &key(100), &key(200));
     // Beyond what a place can count, and what is remembered.

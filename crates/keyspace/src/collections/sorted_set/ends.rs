@@ -1,19 +1,18 @@
-//! Between which places the members of a large sorted set lie.
+//! Bounds of the places of a large sorted set's members.
 //!
-//! What is taken from an end leaves entries behind that say so until compactions drop them, and who
-//! looks for the first member steps over all of them: each pop of a queue would take longer than
-//! the one before. So the key of a set that something was taken from says where there is nothing
-//! any more: at once where members were popped, and soon where first or last ones were removed by
-//! their names, or given other scores.
+//! What is taken from an end leaves tombstones until compactions drop them, and a search for the
+//! first member steps over all of them: each pop of a queue would take longer than the one before.
+//! So the key of such a set stores bounds: updated at once where members are popped, and soon where
+//! first or last ones are removed by their names, or given other scores.
 //!
 //! ```text
 //!  nothing                                     the members may lie anywhere
 //!  bytes:u8 first  bytes:u8 behind             first <= place < behind, for each of them
 //! ```
 //!
-//! Both are cut to [`MAX_BYTES`], to the side where they hold all the same.
+//! Both are cut to [`MAX_BYTES`], such that they still hold.
 //!
-//! Invariant: every member's place is within. Who adds one widens it, in the batch that adds.
+//! Invariant: every member's place is within. An addition widens the bounds in the same batch.
 
 use std::ops::Range;
 
@@ -36,7 +35,7 @@ impl Default for Ends {
 }
 
 impl Ends {
-    /// What the key of a set says behind the number of its members.
+    /// Decodes what the key of a set has behind the number of its members.
     ///
     /// # Errors
     ///
@@ -56,7 +55,7 @@ impl Ends {
         ends.ok_or_else(|| corrupt("the key of a sorted set does not say between which places its members lie"))
     }
 
-    /// Adds that to `to`.
+    /// Appends that to `to`.
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
         if !self.are_all() {
             for end in [&self.0.start, &self.0.end] {
@@ -72,11 +71,11 @@ impl Ends {
         start.is_empty() && *end == [u8::MAX; score::SCORE_BYTES]
     }
 
-    /// There is a `member` with `score`.
+    /// Widens the bounds for a `member` with `score`.
     pub(super) fn include(&mut self, score: f64, member: &[u8]) {
         let Range { start, end } = &self.0;
         let first = &score::encode(score)[..];
-        // Of most the score tells.
+        // Mostly the score decides.
         if &start[..] <= first && first < &end[..] && !end.starts_with(first) {
             return;
         }
@@ -89,7 +88,7 @@ impl Ends {
         }
     }
 
-    /// There is no member in `range` any more.
+    /// Narrows the bounds: no member is left in `range`.
     pub(super) fn exclude(&mut self, range: &Range<Vec<u8>>) {
         if range.start <= self.0.start && range.end > self.0.start {
             self.0.start = not_behind(&range.end);
@@ -106,12 +105,12 @@ impl Ends {
     }
 }
 
-/// A short one that does not stand behind `place`.
+/// A short place that is not behind `place`.
 fn not_behind(place: &[u8]) -> Vec<u8> {
     place[..place.len().min(MAX_BYTES)].to_vec()
 }
 
-/// A short one that does not stand before `place`.
+/// A short place that is not before `place`.
 fn not_before(place: &[u8]) -> Vec<u8> {
     let mut short = not_behind(place);
     if short.len() < place.len() {
@@ -176,7 +175,7 @@ mod tests {
         assert_eq!(ends.within(&score::all()).start, score::place(1.0, b"a\0"));
         ends.exclude(&(score::place(7.0, b"z")..score::all().end));
         assert_eq!(ends.within(&score::all()).end, score::place(7.0, b"z"));
-        // From the middle: nothing is known of what lies before it.
+        // From the middle: there may be members before it.
         let before = ends.clone();
         ends.exclude(&(score::place(3.0, b"")..score::place(4.0, b"")));
         assert_eq!(ends, before);

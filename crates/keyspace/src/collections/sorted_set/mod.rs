@@ -50,23 +50,22 @@ impl Member {
         score::place(self.score, &self.name)
     }
 
-    /// What stands right behind its place.
+    /// The least place behind its own.
     pub fn behind(&self) -> Vec<u8> {
         [&self.place()[..], &[0]].concat()
     }
 }
 
-/// After one removal in so many it is looked whether it was at an end: often enough for those who
-/// take the first member time and again, and seldom enough that removals from the middle cost
-/// hardly more.
+/// One removal in so many checks whether it was at an end: often enough for clients that take the
+/// first member again and again, and seldom enough that removals from the middle cost hardly more.
 const LOOKS_ONE_IN: u64 = 128;
 
 /// What the key of a large one says is seldom longer.
 const LARGE_BYTES: usize = 64;
 
-/// Notes in `left` one in so many of those that have left their place.
+/// Notes in `left` one in so many of the places that were left.
 fn note_left(left: &mut Option<Vec<u8>>, member: &[u8], score: f64) {
-    // Of places, not of members: one member may be put off time and again.
+    // Of places, not of members: one member may be moved again and again.
     if XxHash3_64::oneshot_with_seed(score.to_bits(), member).is_multiple_of(LOOKS_ONE_IN) {
         *left = Some(score::place(score, member));
     }
@@ -79,7 +78,7 @@ pub struct SortedSet<'k> {
     key: &'k [u8],
     expires_at_ms: Option<u64>,
     form: Form,
-    /// Where a member has been that may have stood at an end.
+    /// A place that a member has left, which may have been the first or last.
     left: Option<Vec<u8>>,
 }
 
@@ -176,7 +175,7 @@ impl<'k> SortedSet<'k> {
             Form::Small(small) => small.remove(member),
             Form::Large(large, _) => {
                 large::remove(large.id, keys, member, score);
-                // Of one that is damaged they may be fewer than there are.
+                // In a damaged one they may be fewer than there are.
                 large.elements = large.elements.saturating_sub(1);
                 note_left(&mut self.left, member, score);
             }
@@ -221,8 +220,8 @@ impl<'k> SortedSet<'k> {
         }
     }
 
-    /// Where a member was the first or the last one, in the place `left`, there is nothing any more
-    /// up to the one that is now.
+    /// If the member at the place `left` was the first or the last one, narrows the [ends] up to
+    /// the one that is now.
     fn exclude_beyond(&mut self, keys: &mut Keys<'_>, left: &[u8]) -> Outcome {
         let all = score::all();
         let first = self.end(keys, Direction::Forward)?.map(|first| all.start..first.place());
@@ -273,8 +272,8 @@ impl<'k> SortedSet<'k> {
         Ok(())
     }
 
-    /// What is read of it from here on is of one moment: nobody changes it until the command has
-    /// ended.
+    /// Ensures that what is read from here on is of one moment: it does not change until the
+    /// command has ended.
     ///
     /// # Errors
     ///
@@ -287,8 +286,8 @@ impl<'k> SortedSet<'k> {
         }
     }
 
-    /// The same, and it is as it is now: what is [noted of ranks](crate::keyspace::ranks) agrees
-    /// with it.
+    /// The same, of the current moment: the [index of ranks](crate::keyspace::ranks) agrees with
+    /// it.
     fn hold_latch(&self, keys: &Keys<'_>) -> Outcome {
         match self.form {
             Form::Small(_) => Ok(()),

@@ -1,17 +1,17 @@
 //! Members by their rank, and how many there are in a range.
 //!
 //! No entry says how many come before it. Near an end of a set, or of the range, members are
-//! stepped over and counted. Where they are many it is [known](crate::ranks) how many lie between
-//! which places, as far as somebody has counted there: a rank is then found by stepping over the
-//! members of one block. Where nobody has they are counted from both sides at once, in steps that
-//! grow, and what was found is noted: so the first to ask pays about what counting from the nearer
-//! side costs, and those who follow do not.
+//! stepped over and counted. Where they are many the [index of ranks](crate::ranks) has the counts
+//! of the ranges that were counted before: a rank is then found by stepping over the members of one
+//! block. A range that was not is counted from both sides at once, in growing steps, and the result
+//! is put into the index: so the first command pays about what counting from the nearer side costs,
+//! and later ones do not.
 //!
-//! What is noted holds as long as the latch of the key's slot is held, and for what is there now:
-//! so all of this is done under the latch, never from a snapshot.
+//! The index agrees with the current entries while the latch of the key's slot is held: so all of
+//! this is done under the latch, never from a snapshot.
 //!
-//! Bounds: [`MAX_CUTS`] places are collected at a time. Who may not wait steps over no more than
-//! others do.
+//! Bounds: [`MAX_CUTS`] places are collected at a time. A command that must not block steps over no
+//! more than others.
 
 use std::ops::{ControlFlow, Range};
 
@@ -24,16 +24,15 @@ use crate::keys::Keys;
 use crate::memory::BoundedVec;
 use crate::ranks::{BLOCK_ELEMENTS, Block, Cut, separator};
 
-/// As many members are stepped over before it is asked what is known of ranks, and counted from one
-/// side before as many are from the other; twice as many each time.
+/// Members that are stepped over before the index is asked, and counted from one side before as
+/// many are from the other; twice as many each time.
 const FIRST_COUNTED: u64 = 2 * BLOCK_ELEMENTS;
 
-/// Members that are read against the order that is asked for, and kept in memory until they are
-/// turned.
+/// Members that are read in the opposite order and kept in memory to be reversed.
 const MAX_TURNED: u64 = 16_384;
 
 /// Places where blocks can be cut that are collected at a time: what is stepped over behind them is
-/// counted and not noted.
+/// counted and not put into the index.
 const MAX_CUTS: usize = 16_384;
 
 /// Members of a range that are counted step by step.
@@ -48,7 +47,7 @@ impl RangeCount {
         Self { rest: range, direction, members: 0 }
     }
 
-    /// Counts up to `most` more. Whether that were all.
+    /// Counts up to `most` more. Returns whether that were all.
     fn is_all_after(&mut self, most: u64, set: &SortedSet<'_>, keys: &mut Keys<'_>) -> Outcome<bool> {
         let (mut left, mut last) = (most, None);
         set.visit(keys, &self.rest, self.direction, |score, name| {
@@ -73,7 +72,7 @@ impl RangeCount {
 #[derive(Debug, Default)]
 struct Stepped {
     members: u64,
-    /// Whether there are no more of them up to where it was to go.
+    /// Whether all of the range was counted.
     are_all: bool,
     /// The first one.
     first: Option<Vec<u8>>,
@@ -118,7 +117,7 @@ impl Stepped {
         Ok(stepped)
     }
 
-    /// Notes it of `block`, which it was found in.
+    /// Puts it into the index, as part of `block`.
     fn note(self, large: Large, keys: &mut Keys<'_>, block: &Block, direction: Direction) {
         let many = |at: usize| (at as u64 + 1) * BLOCK_ELEMENTS;
         let cuts = self.cuts.into_iter().enumerate();
@@ -130,7 +129,7 @@ impl Stepped {
                 keys.cut_ranks(large.id, &block.start, &cuts, first.filter(|_| is_first), None);
             }
             Direction::Reverse => {
-                // Of a damaged set there may be more than its key says.
+                // A damaged set may have more than its key says.
                 let before = |at: usize| block.elements.checked_sub(many(at));
                 let mut cuts: Vec<Cut> =
                     cuts.map_while(|(at, cut)| Some(Cut { at: cut, before: before(at)? })).collect();
@@ -152,7 +151,7 @@ fn whole_blocks(members: u64) -> u64 {
 }
 
 impl SortedSet<'_> {
-    /// How many members stand before `member`, which is in it, in the order of all. The set [holds
+    /// How many members precede `member`, which is in it. The set [holds
     /// still](Self::hold_still).
     ///
     /// # Errors
@@ -215,8 +214,8 @@ impl SortedSet<'_> {
         }
     }
 
-    /// How many members have a place before this one, unless it takes to step over more than `most`
-    /// members from either side. What was found then is noted, as far as there is memory for it.
+    /// How many members have a place before this one, unless more than `most` members had to be
+    /// stepped over from either side. The result is put into the index, as far as there is memory.
     /// The set holds still.
     fn count_before(&self, keys: &mut Keys<'_>, place: &[u8], most: u64) -> Outcome<Option<u64>> {
         let Some(large) = self.large() else { return Ok(Some(self.count_all_before(keys, place)?)) };
@@ -226,7 +225,7 @@ impl SortedSet<'_> {
         let range = block.start.clone()..place.to_vec();
         let left = Stepped::over(self, keys, &range, Direction::Forward, most)?;
         if left.members > block.elements {
-            // More than there can be: the set is damaged, or what is known of it is wrong.
+            // More than there can be: the set is damaged, or its index is wrong.
             keys.forget_ranks(large.id);
             return Ok(Some(self.count_all_before(keys, place)?));
         }
@@ -274,7 +273,7 @@ impl SortedSet<'_> {
             Stepped::over(self, keys, &range, from, members)?.note(large, keys, &block, from);
             let found = find(keys);
             if found == block {
-                // There is no memory to note it, or the set is damaged.
+                // There is no memory for the index, or the set is damaged.
                 break;
             }
             block = found;
@@ -357,12 +356,12 @@ impl SortedSet<'_> {
     }
 
     /// Shows `visit` up to `count` members from the one with the rank `first` on; ranks are counted
-    /// from the end if `direction` says so. Near the other end they are looked for from there, if
-    /// they are not too many to be turned. The set [holds still](Self::hold_still).
+    /// from the end if `direction` says so. Near the other end they are read from there, if they
+    /// are not too many to be reversed. The set [holds still](Self::hold_still).
     ///
     /// # Errors
     ///
-    /// Those of reads; there is no memory to turn them.
+    /// Those of reads; there is no memory to reverse them.
     pub fn visit_ranks(
         &self,
         keys: &mut Keys<'_>,

@@ -18,7 +18,7 @@ pub const SCORE_BYTES: usize = 8;
 
 const SIGN: u64 = 1 << 63;
 
-/// Where `score` stands among all scores.
+/// The rank of `score` among all scores.
 fn rank(score: f64) -> u64 {
     debug_assert!(!score.is_nan(), "no score is NaN");
     let bits = if score == 0.0 { 0 } else { score.to_bits() };

@@ -1,0 +1,15 @@
+//! Jobs between servers: with honest workers and hostile ones, with faults of the network and kills.
+
+#![allow(clippy::unwrap_used)] // a test may panic
+
+#[path = "../common/mod.rs"]
+mod common;
+mod duplicates;
+mod faults;
+mod garbage_collection;
+mod happy;
+mod hostile_worker;
+mod kills;
+mod names;
+mod reports;
+mod versions;

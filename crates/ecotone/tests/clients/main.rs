@@ -1,0 +1,14 @@
+//! The real program and its clients.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
+mod clients;
+mod clients_libraries;
+mod clients_tls;
+#[path = "../common/mod.rs"]
+mod common;
+mod config_rewrite;
+mod http;
+mod supervision;
+mod systemd;
+mod top;

@@ -1,0 +1,14 @@
+//! The real program and its commands.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
+mod backup;
+mod bench_server;
+#[path = "../common/mod.rs"]
+mod common;
+mod compact;
+mod counting;
+mod inspection;
+mod scripts;
+mod serve;
+mod small_device;

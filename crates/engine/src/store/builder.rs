@@ -1,0 +1,114 @@
+//! What a store is opened with: its settings, and the components it shares with its process.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ecotone_rocks::filesystem::FileSystemHooks;
+use ecotone_types::DutyObserver;
+
+use super::open::{self, StoreComponents};
+use crate::offload::slots::LocalSlots;
+use crate::{CompactionOffload, MemoryLimit, OpenMode, Result, Store, StoreEvents, StoreSettings};
+
+/// Opens a store: see [`Store::builder`].
+#[derive(Clone)]
+#[must_use]
+pub struct StoreBuilder {
+    directory: PathBuf,
+    mode: OpenMode,
+    settings: StoreSettings,
+    components: StoreComponents,
+}
+
+impl StoreBuilder {
+    pub(crate) fn new(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_path_buf(),
+            mode: OpenMode::CreateOrOpen,
+            settings: StoreSettings::default(),
+            components: StoreComponents::default(),
+        }
+    }
+
+    /// What may be in the directory; [`OpenMode::CreateOrOpen`] unless said.
+    pub fn mode(mut self, mode: OpenMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// The numbers and choices; [`StoreSettings::default`] unless said.
+    pub fn settings(mut self, settings: StoreSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// One limit of memory for the block caches and memtables of all stores that share it, whatever
+    /// [`StoreSettings::memory_limit_bytes`] says.
+    pub fn memory(mut self, memory: MemoryLimit) -> Self {
+        self.components.memory = Some(memory);
+        self
+    }
+
+    /// Hooks under RocksDB's file system.
+    pub fn hooks(mut self, hooks: FileSystemHooks) -> Self {
+        self.components.hooks = Some(hooks);
+        self
+    }
+
+    /// Runs compactions elsewhere. Without one all are local.
+    pub fn offload(mut self, offload: Arc<dyn CompactionOffload>) -> Self {
+        self.components.offload = Some(offload);
+        self
+    }
+
+    /// Bounds the compactions that come back from the offload to be run here after all. Two at a
+    /// time unless said.
+    pub fn local_slots(mut self, slots: Arc<LocalSlots>) -> Self {
+        self.components.local_slots = Some(slots);
+        self
+    }
+
+    /// Is told when a thread of RocksDB takes up and ends a flush or a compaction.
+    pub fn duties(mut self, duties: Arc<dyn DutyObserver>) -> Self {
+        self.components.duties = Some(duties);
+        self
+    }
+
+    /// Is told what happened.
+    pub fn events(mut self, events: Arc<dyn StoreEvents>) -> Self {
+        self.components.events = Some(events);
+        self
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) names the setting that is out of
+    /// range; [`NotFound`](crate::Error::NotFound),
+    /// [`AlreadyExists`](crate::Error::AlreadyExists) and
+    /// [`WrongFormat`](crate::Error::WrongFormat) say what the directory holds;
+    /// [`Locked`](crate::Error::Locked) that it is in use; [`InUse`](crate::Error::InUse) that it
+    /// is, and cannot even be read; [`Corrupt`](crate::Error::Corrupt) that files are damaged.
+    pub fn open(self) -> Result<Store> {
+        open::open(&self.directory, self.mode, &self.settings, self.components)
+    }
+}
+
+impl fmt::Debug for StoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StoreComponents { memory, hooks, offload, local_slots, duties, events } = &self.components;
+        f.debug_struct("StoreBuilder")
+            .field("directory", &self.directory)
+            .field("mode", &self.mode)
+            .field("settings", &self.settings)
+            .field("memory", memory)
+            .field("hooks", &hooks.is_some())
+            .field("offload", &offload.is_some())
+            .field("local_slots", local_slots)
+            .field("duties", &duties.is_some())
+            .field("events", &events.is_some())
+            .finish()
+    }
+}

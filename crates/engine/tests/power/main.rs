@@ -1,0 +1,9 @@
+//! Losses of power on a made-up disk, at every moment and at single ones.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+#[path = "../common/mod.rs"]
+mod common;
+mod crash_points;
+mod crash_points_together;
+mod power_loss;

@@ -1,0 +1,18 @@
+//! Decisions of placement, garbage collection and dedup.
+
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+#[path = "../common/mod.rs"]
+mod common;
+mod decisions;
+mod dedup_accuracy;
+mod dedup_candidates;
+mod dedup_golden;
+mod dedup_properties;
+mod golden;
+mod machine;
+mod names;
+mod predictor;
+mod queue_order;
+mod rate;
+mod regression;
