@@ -7,13 +7,12 @@
 //!
 //! Invariant: what a [`Batch`] has was checked when it came: lengths, attributes, ranges.
 
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeBounds};
 
 use ecotone_valuelog::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 use crate::batch_records::BATCH_HEADER_BYTES;
 use crate::header::{Attributes, inline_header_bytes};
-use crate::write::half_open;
 use crate::{Error, Result};
 
 /// One write.
@@ -260,4 +259,42 @@ pub(crate) fn check_range(from: &[u8], to: &[u8]) -> Result<()> {
 #[cold]
 fn too_long(what: &'static str, bytes: usize, most: usize) -> Error {
     Error::invalid(what, format!("{bytes} bytes, the most is {most}"))
+}
+
+/// A range as RocksDB takes it: from a key to before a key. `None` when it holds nothing.
+pub(crate) fn half_open<'k>(range: &impl RangeBounds<&'k [u8]>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    let from = lower_bound(range.start_bound());
+    let to = match upper_bound(range.end_bound()) {
+        Some(to) => to,
+        // Greater than every key that is not longer than the longest.
+        None => vec![0xFF; MAX_KEY_BYTES + 1],
+    };
+    check_range(&from, &to)?;
+    Ok((from < to).then_some((from, to)))
+}
+
+/// The least key of a range.
+pub(crate) fn lower_bound(bound: Bound<&&[u8]>) -> Vec<u8> {
+    match bound {
+        Bound::Included(key) => key.to_vec(),
+        Bound::Excluded(key) => after(key),
+        Bound::Unbounded => Vec::new(),
+    }
+}
+
+/// The key before which a range ends.
+pub(crate) fn upper_bound(bound: Bound<&&[u8]>) -> Option<Vec<u8>> {
+    match bound {
+        Bound::Included(key) => Some(after(key)),
+        Bound::Excluded(key) => Some(key.to_vec()),
+        Bound::Unbounded => None,
+    }
+}
+
+/// The least key that is greater than `key`.
+fn after(key: &[u8]) -> Vec<u8> {
+    let mut next = Vec::with_capacity(key.len() + 1);
+    next.extend_from_slice(key);
+    next.push(0);
+    next
 }

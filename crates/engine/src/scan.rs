@@ -4,11 +4,11 @@ use std::ops::RangeBounds;
 
 use rust_rocksdb::ReadOptions;
 
+use crate::batch::{lower_bound, upper_bound};
 use crate::gc::readers::Reader;
 use crate::header::{Attributes, Header, HeaderError, Kind};
 use crate::non_blocking::NonBlockingReads;
 use crate::value_store::ValueStore;
-use crate::write::{lower_bound, upper_bound};
 use crate::{Error, Result, Snapshot, Store};
 
 mod ahead;

@@ -16,14 +16,13 @@ mod encoding;
 mod tests;
 
 use std::cell::Cell;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::atomic::Ordering;
 
-use ecotone_valuelog::record::MAX_KEY_BYTES;
 use rust_rocksdb::{ErrorKind, WriteBatch};
 
 use self::encoding::{Cuts, Encoding};
-use crate::batch::{Operation, check_range, string_bytes};
+use crate::batch::{Operation, half_open, string_bytes};
 use crate::batch_records::BATCH_HEADER_BYTES;
 use crate::header::Attributes;
 use crate::options::MAX_BATCH_BYTES;
@@ -282,42 +281,4 @@ impl Store {
             Durability::Always | Durability::None => Ok(()),
         }
     }
-}
-
-/// A range as RocksDB takes it: from a key to before a key. `None` when it holds nothing.
-pub(crate) fn half_open<'k>(range: &impl RangeBounds<&'k [u8]>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-    let from = lower_bound(range.start_bound());
-    let to = match upper_bound(range.end_bound()) {
-        Some(to) => to,
-        // Greater than every key that is not longer than the longest.
-        None => vec![0xFF; MAX_KEY_BYTES + 1],
-    };
-    check_range(&from, &to)?;
-    Ok((from < to).then_some((from, to)))
-}
-
-/// The least key of a range.
-pub(crate) fn lower_bound(bound: Bound<&&[u8]>) -> Vec<u8> {
-    match bound {
-        Bound::Included(key) => key.to_vec(),
-        Bound::Excluded(key) => after(key),
-        Bound::Unbounded => Vec::new(),
-    }
-}
-
-/// The key before which a range ends.
-pub(crate) fn upper_bound(bound: Bound<&&[u8]>) -> Option<Vec<u8>> {
-    match bound {
-        Bound::Included(key) => Some(after(key)),
-        Bound::Excluded(key) => Some(key.to_vec()),
-        Bound::Unbounded => None,
-    }
-}
-
-/// The least key that is greater than `key`.
-fn after(key: &[u8]) -> Vec<u8> {
-    let mut next = Vec::with_capacity(key.len() + 1);
-    next.extend_from_slice(key);
-    next.push(0);
-    next
 }

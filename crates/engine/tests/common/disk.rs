@@ -28,7 +28,7 @@ use std::time::Instant;
 use ecotone_io::tap::{TapEvent, WriteTap};
 use ecotone_rocks::filesystem::FileSystemHooks;
 
-use super::random::Random;
+use super::random::{Random, soak_time};
 
 /// A change of the directory, or what the test says of its progress. Paths are relative to the
 /// recorded root.
@@ -71,11 +71,18 @@ impl Recorded {
     }
 }
 
+/// Syncs of one life that are looked at, about; in a soak all are.
+const MAX_SYNCS: usize = 300;
+
 /// The moments to look at, as numbers of changes that have happened by then, rising: right before
-/// or right after each sync, and so many elsewhere.
+/// or right after each sync, or a part of many, and so many elsewhere.
 pub fn moments(changes: &[Recorded], elsewhere: usize, random: &mut Random) -> Vec<usize> {
-    let syncs = (0..changes.len()).filter(|number| changes[*number].is_sync());
-    let mut moments: Vec<_> = syncs.map(|number| number + random.below(2)).collect();
+    let mut syncs: Vec<_> = (0..changes.len()).filter(|number| changes[*number].is_sync()).collect();
+    let many = syncs.len();
+    if soak_time().is_zero() && many > MAX_SYNCS {
+        syncs.retain(|_| random.below(many) < MAX_SYNCS);
+    }
+    let mut moments: Vec<_> = syncs.into_iter().map(|number| number + random.below(2)).collect();
     moments.extend((0..elsewhere).map(|_| random.below(changes.len() + 1)));
     moments.sort_unstable();
     moments

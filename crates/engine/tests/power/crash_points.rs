@@ -1,7 +1,7 @@
 //! A loss of power at every sync and between: what was promised is there, and of the rest a prefix.
 //!
 //! A store is written by one thread while it flushes, compacts, relocates and removes segments, on
-//! a disk that is recorded. Right before or after each sync, and at some moments between, the
+//! a disk that is recorded. Right before or after syncs, and at some moments between, the
 //! directory is made as a loss of power would leave it (see `common/disk.rs`), opened, and compared
 //! with the states that the store went through: exactly one of them must be there, and none from
 //! before what was promised. What the tables say of the value log is counted anew; of some also

@@ -446,7 +446,7 @@ fn run(options: &[StoreSettings], ops: &[Op]) -> Expected {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(128), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(80), ..ProptestConfig::default() })]
 
     #[test]
     fn any_sequence_answers_like_a_sorted_map(options in options(), ops in proptest::collection::vec(op(), 1..60)) {

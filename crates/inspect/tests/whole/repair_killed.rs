@@ -100,8 +100,20 @@ fn repaired(path: &Path) -> (RepairReport, PathBuf) {
     (repair(path, &into, |_| ()).unwrap(), into)
 }
 
+/// Whether the kill came while the kernel took a write: it gives up at the end of a page, so that
+/// the last record, which nobody was told of, is there in part.
+fn has_cut_a_write(report: &RepairReport) -> bool {
+    const PAGE_BYTES: u64 = 4096;
+    matches!(&report.lost_wals[..], [cut] if cut.reason == "the file ends within a record"
+        && (cut.offset + cut.bytes).is_multiple_of(PAGE_BYTES))
+}
+
 #[track_caller]
 fn assert_nothing_is_doubtful(report: &RepairReport) {
+    if has_cut_a_write(report) {
+        assert!(report.lost_table_count == 0 && report.lost_value_count == 0, "{report:?}");
+        return;
+    }
     assert!(report.is_complete() && !report.older_may_be_back && report.doubtful_entries == 0, "{report:?}");
     assert_eq!(report.unlisted_tables, report.unfinished_tables, "{report:?}");
 }

@@ -12,19 +12,19 @@ use super::event::RemovedRange;
 
 /// What a compaction is weighed against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RangeWorth {
+pub(super) struct RangeWorth {
     /// Of all tables, which may be rewritten.
-    pub tables: Bytes,
+    pub(super) tables: Bytes,
     /// Of the values that they refer to.
-    pub values: Bytes,
+    pub(super) values: Bytes,
     /// What must be freed at the least.
-    pub least: Bytes,
+    pub(super) least: Bytes,
 }
 
 impl RangeWorth {
     /// Whether ranges that shadow so much of the tables, with the values behind it, free at least
     /// `least`, and as much as all tables are.
-    pub fn pays(&self, shadowed: impl IntoIterator<Item = Bytes>) -> bool {
+    pub(super) fn pays(&self, shadowed: impl IntoIterator<Item = Bytes>) -> bool {
         let tables = self.tables.0;
         let keys = shadowed.into_iter().fold(0, |sum: u64, bytes| sum.saturating_add(bytes.0)).min(tables);
         let freed = keys as f64 * (1.0 + self.values.0 as f64 / tables.max(1) as f64);
@@ -32,7 +32,7 @@ impl RangeWorth {
     }
 
     /// What to do about these ranges.
-    pub fn choose(&self, ranges: &[RemovedRange]) -> RangeChoice {
+    pub(super) fn choose(&self, ranges: &[RemovedRange]) -> RangeChoice {
         let shadowed = |range: &RemovedRange| if range.is_held { range.bytes } else { Bytes::ZERO };
         let largest = ranges.iter().max_by_key(|range| shadowed(range).0);
         let compact = largest.filter(|_| self.pays(ranges.iter().map(shadowed)));
@@ -51,13 +51,13 @@ impl RangeWorth {
 
 /// What to do about removed ranges.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RangeChoice {
+pub(super) struct RangeChoice {
     /// The one that shadows most, and how much, where that pays.
-    pub compact: Option<RemovedRange>,
+    pub(super) compact: Option<RemovedRange>,
     /// Those that shadow nothing.
-    pub forget: Vec<u64>,
+    pub(super) forget: Vec<u64>,
     /// Whether there are others.
-    pub is_left: bool,
+    pub(super) is_left: bool,
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub struct WriterTimes {
 
 /// See the module.
 #[derive(Debug, Clone)]
-pub struct WriterObserver {
+pub(super) struct WriterObserver {
     credit: BurstCredit,
     /// Since when writers are slowed down, if they are, and for how long they were before. They are
     /// until their last rests are over.
@@ -40,7 +40,7 @@ pub struct WriterObserver {
 impl WriterObserver {
     /// Nobody has been throttled yet. For how long more garbage may stay for them is
     /// `burst_credit`.
-    pub fn new(burst_credit: Seconds) -> Self {
+    pub(super) fn new(burst_credit: Seconds) -> Self {
         Self {
             credit: BurstCredit::new(burst_credit),
             slowed_since: None,
@@ -51,7 +51,7 @@ impl WriterObserver {
     }
 
     /// From `now` on writers rest for this share of their time.
-    pub fn slow_down(&mut self, share: f64, now: Time) {
+    pub(super) fn slow_down(&mut self, share: f64, now: Time) {
         self.count_slowed(now);
         if share > 0.0 {
             (self.slowed_since, self.slowed_until) = (Some(now), None);
@@ -71,7 +71,7 @@ impl WriterObserver {
     }
 
     /// By `now` writers have rested and been busy for so long.
-    pub fn sample(&mut self, times: WriterTimes, now: Time) {
+    pub(super) fn sample(&mut self, times: WriterTimes, now: Time) {
         self.count_slowed(now);
         let (at, before, slowed_before) = *self.sampled.get_or_insert((now, times, self.slowed));
         let elapsed = now.since(at);
@@ -88,12 +88,12 @@ impl WriterObserver {
     }
 
     /// 0 where they are not throttled, to 1.
-    pub fn degree(&self) -> f64 {
+    pub(super) fn degree(&self) -> f64 {
         self.credit.degree()
     }
 
     /// How much of what may stay for writers that are throttled may stay now: 0 to 1.
-    pub fn allowed(&self) -> f64 {
+    pub(super) fn allowed(&self) -> f64 {
         self.credit.allowed()
     }
 }
