@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU8;
 use std::ops::Range;
 
+use ecotone_valuelog::record::MAX_KEY_BYTES;
 use tempfile::TempDir;
 
 use super::*;
