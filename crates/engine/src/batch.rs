@@ -238,7 +238,8 @@ impl<'b> Iterator for Operations<'b> {
 }
 
 // The lengths of an entry have 32 bits.
-const _: () = assert!(MAX_KEY_BYTES < u32::MAX as usize && MAX_VALUE_BYTES <= u32::MAX as usize);
+const _: () = assert!(MAX_KEY_BYTES < u32::MAX as usize);
+const _: () = assert!(MAX_VALUE_BYTES <= u32::MAX as usize);
 
 #[inline]
 fn check_key(key: &[u8]) -> Result<()> {

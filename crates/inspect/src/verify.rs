@@ -204,6 +204,10 @@ impl Check<'_> {
         while offset < end && self.go_on(progress).is_continue() {
             chunk.resize((end - offset).min(wanted as u64) as usize, 0);
             match segment.read(offset, &mut chunk) {
+                Err(error) if wanted > CHUNK_BYTES => {
+                    let place = format!("{} at offset {offset}", segment.path().display());
+                    return self.report.damaged(place, error);
+                }
                 Err(ecotone_valuelog::Error::Corrupt { location: Some(place), detail }) if !is_referenced => {
                     return self.report.torn_end(place, detail);
                 }

@@ -234,7 +234,8 @@ impl ObjectDirectory {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
-            let metadata = match entry.metadata() {
+            // Of what a link leads to: an object may have been moved to another disk.
+            let metadata = match fs::metadata(entry.path()) {
                 // Removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 metadata => metadata?,

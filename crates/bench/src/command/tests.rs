@@ -369,7 +369,8 @@ fn a_mark_has_the_sizes_that_suit_it_and_all_else_of_ours() {
     assert_eq!(unsaid.store.separation_min_bytes, Some(TargetSettings::MIN_BLOB_BYTES));
 }
 
-/// Every key is updated five or ten times in a small store, so that most of what was written is garbage.
+/// Every key is updated five or ten times in a small store, so that most of what was written is
+/// garbage.
 fn updates(target: TargetKind) -> BenchOptions {
     let mut options = tiny(Workload::Updates, target);
     options.workload.value_bytes = 1_000;

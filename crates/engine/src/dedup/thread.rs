@@ -152,7 +152,8 @@ impl Thread {
                 Command::ReadTablesAndSpace => self.metered(|thread| thread.read_tables_and_space(db)),
                 Command::Merge { merge, expected } => match permit.take() {
                     Some(permit) => self.merge(db, permit, &merge, &expected),
-                    None => self.decide(Event::PermitUnavailable),
+                    // It follows a permit, always; else the machine would wait for an end.
+                    None => self.decide(Event::MergeFailed(MergeFailure::Conflict)),
                 },
             };
         }

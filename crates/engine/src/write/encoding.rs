@@ -134,7 +134,7 @@ impl Encoding {
 
     /// What changes for rows with the same `operations`.
     pub(super) fn row_changes<'e, O>(&'e self, operations: O) -> RowChanges<'e, O> {
-        RowChanges { operations, spans: self.spans.iter(), batch: self.batch.data() }
+        RowChanges { operations, spans: self.spans.iter(), batch: &self.batch }
     }
 
     /// RocksDB has what was encoded, or has refused it, or will not be asked.
@@ -154,7 +154,8 @@ impl Encoding {
 pub(super) struct RowChanges<'e, O> {
     operations: O,
     spans: std::slice::Iter<'e, StoredSpan>,
-    batch: &'e [u8],
+    /// Not its bytes: RocksDB writes the sequence number before them while it has the batch.
+    batch: &'e WriteBatch,
 }
 
 impl<'b: 'e, 'e, O: Iterator<Item = Operation<'b>>> Iterator for RowChanges<'e, O> {
@@ -165,7 +166,7 @@ impl<'b: 'e, 'e, O: Iterator<Item = Operation<'b>>> Iterator for RowChanges<'e, 
         Some(match self.operations.next()? {
             Operation::Put { key, value, .. } => {
                 let StoredSpan { end, bytes, is_separated } = *self.spans.next()?;
-                let stored = &self.batch[end - bytes as usize..end];
+                let stored = &self.batch.data()[end - bytes as usize..end];
                 RowChange::Put { key, stored, separated: is_separated.then_some(value) }
             }
             Operation::Delete { key } => RowChange::Delete { key },

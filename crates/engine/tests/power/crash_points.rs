@@ -1,4 +1,4 @@
-//! A loss of power at every sync and between: what was promised is there, and of the rest a prefix.
+//! A loss of power at syncs and between: what was promised is there, and of the rest a prefix.
 //!
 //! A store is written by one thread while it flushes, compacts, relocates and removes segments, on
 //! a disk that is recorded. Right before or after syncs, and at some moments between, the

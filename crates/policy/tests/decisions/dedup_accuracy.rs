@@ -1,8 +1,8 @@
 //! The two ways of counting duplicates, side by side, on keys of which the truth is known: error,
 //! time and bytes.
 //!
-//! `cargo test --release -p ecotone-policy --test dedup_accuracy -- --nocapture` prints the table
-//! that docs/performance.md has.
+//! `cargo test --release -p ecotone-policy --test decisions dedup_accuracy -- --nocapture` prints
+//! the table that docs/performance.md has.
 
 use std::time::Instant;
 

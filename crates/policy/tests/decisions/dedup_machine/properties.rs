@@ -11,7 +11,7 @@ use ecotone_types::units::{Bytes, Seconds, Time};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use crate::store::{ONE_IN, Store, sample};
+use super::store::{ONE_IN, Store, sample};
 
 /// Of any level, and of merges that a machine may begin without time passing.
 const DEEPEST: u32 = 3;

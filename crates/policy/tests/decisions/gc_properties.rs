@@ -1,5 +1,4 @@
 //! What holds for the machine of garbage collection whatever happens, and that it gets on.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::collections::{BTreeMap, BTreeSet};
 

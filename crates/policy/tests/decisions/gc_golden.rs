@@ -1,7 +1,6 @@
 //! Golden table: garbage collection in a user's life, event by event, and the commands that follow.
 //! The table says how it is written. `UPDATE=1 cargo test --release -p ecotone-policy --test
-//! gc_golden` writes the commands anew; whoever does so reads the difference.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
+//! decisions gc_golden` writes the commands anew; whoever does so reads the difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,7 +13,7 @@ use ecotone_policy::gc::{
 };
 use ecotone_types::units::{Bytes, Seconds, Time};
 
-const TABLE: &str = include_str!("golden/gc.txt");
+const TABLE: &str = include_str!("../golden/gc.txt");
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/gc.txt");
 
 /// Tables in level 0 with which compactions for the candidates begin.

@@ -10,9 +10,9 @@ use ecotone_policy::dedup::plan::Table;
 use ecotone_policy::dedup::{DedupMachine, DedupParameters, DedupThreshold};
 use ecotone_types::units::{Bytes, Seconds, Time};
 
-use crate::store::{ONE_IN, Store, sample};
+use super::store::{ONE_IN, Store, sample};
 
-const TABLE: &str = include_str!("../golden/dedup_machine.txt");
+const TABLE: &str = include_str!("../../golden/dedup_machine.txt");
 
 /// How a scene begins.
 #[derive(Clone)]
