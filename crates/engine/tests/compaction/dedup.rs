@@ -111,7 +111,9 @@ fn loaded_with(settings: StoreSettings, with: impl FnOnce(StoreBuilder) -> Store
 
 fn loaded_at(path: &Path, settings: StoreSettings, with: impl FnOnce(StoreBuilder) -> StoreBuilder) -> (Store, Model) {
     let dedup = counting(settings.dedup_mode());
-    let load = StoreSettings { dedup, ..settings.clone() };
+    // Compacted as by default: sooner, and a quick machine leaves little that shadows.
+    let StoreSettings { l0_compaction_trigger, l0_slowdown_trigger, .. } = StoreSettings::default();
+    let load = StoreSettings { dedup, l0_compaction_trigger, l0_slowdown_trigger, ..settings.clone() };
     let store = Store::open(path, OpenMode::Create, load).unwrap();
     let mut model = Model::new();
     overwrite(&store, &mut model, 7, ROUNDS, size(false));
