@@ -29,7 +29,7 @@ DEMO_ARGS ?= fillrandom --profile three-tier --policies local,local-split,edgepi
 
 # The lab makes cgroups. sudo passes no variables on, but for those that are named.
 IS_ROOT := $(shell [ "$$(id -u)" -ne 0 ] || echo yes)
-PASSED := $(foreach name,CARGO_TARGET_DIR ECOTONE_BENCH_DIR TMPDIR,$(if $($(name)),$(name)='$($(name))'))
+PASSED := $(foreach name,CARGO_TARGET_DIR ECOTONE_BENCH_DIR ECOTONE_BENCH_VALUES TMPDIR,$(if $($(name)),$(name)='$($(name))'))
 AS_ROOT := $(if $(IS_ROOT),,sudo env $(PASSED))
 
 # The measurements of `make bench`, by a shell pattern of their names.
@@ -74,7 +74,7 @@ fix: tools ## Let rustfmt and clippy mend what they can
 	cargo fmt --all
 
 .PHONY: bench
-bench: ## Measure what the docs state (about seven hours; ONLY='separated-*', or another pattern of names in scripts/bench.sh, for a part)
+bench: ## Measure what the docs state (about nine hours; ONLY='separated-*', or another pattern of names in scripts/bench.sh, for a part)
 	@scripts/ask-root.sh bench $(MAKE) build
 	$(AS_ROOT) scripts/bench.sh $(ECOTONE) '$(ONLY)'
 

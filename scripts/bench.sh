@@ -2,7 +2,8 @@
 # bench.sh ECOTONE [PATTERN]: runs the measurements that docs/performance.md states, or those whose
 # name matches the shell pattern, one after the other: they would disturb each other. What each prints is kept in
 # $CARGO_TARGET_DIR/bench/NAME.txt, beneath the command that made it. Stores lie in ECOTONE_BENCH_DIR [default: /var/tmp]
-# meanwhile. All of them take about seven hours; a failed one does not stop the rest, but the script ends with an error then.
+# meanwhile. What values consist of where stores are compared is ECOTONE_BENCH_VALUES [default: half, as db_bench's; random is measured beside it
+# in values-*]. All of them take about nine hours; a failed one does not stop the rest, but the script ends with an error then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +11,7 @@ ecotone=$1
 pattern=${2:-*}
 results=${CARGO_TARGET_DIR:-target}/bench
 # Not /tmp, which may be memory: the figures are of a disk.
+values=${ECOTONE_BENCH_VALUES:-half}
 stores=$(mktemp -d "${ECOTONE_BENCH_DIR:-/var/tmp}/ecotone-bench.XXXXXX")
 mkdir -p "$results"
 memory_group=
@@ -63,7 +65,7 @@ limit_memory() {
 # One store, with values with their keys, beside bare RocksDB with the same options: what our layers cost.
 for workload in fillseq fillrandom overwrite readrandom readwhilewriting seekrandom mixgraph ycsb-{a,b,c,d,e,f}; do
   measure "plain-$workload" bench "$workload" --separation off --compare --json --dir "$stores/$workload" --keys 1000000 --seconds 10 \
-    --rounds 3
+    --rounds 3 --values "$values"
   rm -rf "${stores:?}/$workload"
 done
 
@@ -72,7 +74,7 @@ done
 measure_separated() {
   local name=separated-$1 workload=$2
   shift 2
-  measure "$name" bench "$workload" --compare --json --baseline-durability none --dir "$stores/$name" "$@"
+  measure "$name" bench "$workload" --compare --json --baseline-durability none --dir "$stores/$name" --values "$values" "$@"
   rm -rf "${stores:?}/$name"
 }
 measure_separated fillrandom fillrandom --keys 40000000 --seconds 60 --rounds 2
@@ -88,7 +90,7 @@ measure_separated updates-zipf updates --zipf 0.99 --seconds 280 --cores 0.4 --r
 measure_separated updates-burst updates --seconds 60 --cores 0.4 --rounds 3
 measure_separated updates-zipf-burst updates --zipf 0.99 --seconds 60 --cores 0.4 --rounds 3
 measure separated-always bench fillrandom --compare --json --dir "$stores/always" --keys 1000000 --seconds 15 --settle-seconds 20 --rounds 5 \
-  --durability always --threads 16
+  --durability always --threads 16 --values "$values"
 measure_separated readrandom readrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3
 measure_separated seekrandom seekrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3
 measure_separated seekrandom-50 seekrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3 --scan-entries 50 --updates-before 100
@@ -102,12 +104,29 @@ if [[ separated-readrandom-beyond-memory == $pattern ]]; then
   memory_group=
 fi
 
+# The same by what values consist of: beside RocksDB alone, and updates beside BlobDB (scripts/compared.py makes the table).
+for kind in random half json text; do
+  for bytes in 300 1000; do
+    for workload in fillrandom readrandom; do
+      # Both with zstd for tables: what RocksDB makes of the values at its best.
+      name=values-$kind-$bytes-$workload
+      measure "$name" bench $workload --compare --json --baseline-durability none --dir "$stores/$name" --keys 1000000 --value-bytes $bytes \
+        --seconds 20 --cores 0.4 --rounds 3 --values $kind --compression zstd
+      rm -rf "${stores:?}/$name"
+    done
+  done
+  name=values-$kind-1000-updates-blob
+  measure "$name" bench updates --compare --baseline rocksdb-blob --json --baseline-durability none --dir "$stores/$name" --seconds 60 --cores 0.4 \
+    --rounds 3 --values $kind --compression zstd --blob-compression zstd
+  rm -rf "${stores:?}/$name"
+done
+
 # Updates on 0.4 core, of which garbage shows in the space over time (scripts/updates.py draws it): the three stores at once, since the host's
 # speed changes; and of ours at a rate that leaves relocation time, both draws at once.
 measure_updates() {
   local name=updates-$1
   shift
-  measure "$name" bench updates --json --settle-seconds 0 --dir "$stores/$name" "$@"
+  measure "$name" bench updates --json --settle-seconds 0 --dir "$stores/$name" --values "$values" "$@"
   rm -rf "${stores:?}/$name"
 }
 for keys in uniform zipf; do
@@ -134,8 +153,8 @@ rm -rf "${stores:?}"/*
 
 # Duplicates in lower levels, in a tree of five static ones: space by what is written for it, by way and threshold (scripts/duplicates.py draws
 # it); what counting alone costs; how close estimates are where less is overwritten; and what a writer that never waits gets.
-duplicates=(updates --keys 1500000 --durability none --settle-seconds 0 --json)
-tree=(level_multiplier=4 dynamic_levels=false compression=none)
+duplicates=(updates --keys 1500000 --durability none --settle-seconds 0 --compression none --json)
+tree=(level_multiplier=4 dynamic_levels=false)
 plain=(--value-bytes 100 --separation off)
 plain_tree=(memtable_bytes=2097152 target_file_bytes=1048576 level_base_bytes=4194304)
 separate=(--value-bytes 400 --separation 128)

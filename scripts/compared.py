@@ -12,7 +12,7 @@ import statistics
 import sys
 from pathlib import Path
 
-COMPARED = ("measurement", "op/s", "op/s, ratio (rounds)", "CPU µs/op, ratio (rounds)", "stalled s", "WAR", "SAR at the end", "SAR settled",
+COMPARED = ("measurement", "values", "op/s", "op/s, ratio (rounds)", "CPU µs/op, ratio (rounds)", "stalled s", "WAR", "SAR at the end", "SAR settled",
             "WAR, second half", "SAR, second half")
 LATENCIES = ("measurement", "operation", "p50", "p99", "p99.9", "max")
 
@@ -58,7 +58,9 @@ def compared(name, comparison):
         return " / ".join(f"{join(side) / by:.2f}" for side in zip(*pairs)) if pairs else "–"
 
     operations = statistics.median(ours for ours, _ in both("ops_per_s"))
-    return (name, f"{operations:,.0f}", ratio("ops_per_s"), ratio("cpu_us_per_op"), each("stall_ms", 1000, sum), each("war"),
+    # Runs of before this was asked had random ones.
+    values = comparison["rounds"][0]["engine"]["options"]["workload"].get("values", "random")
+    return (name, values, f"{operations:,.0f}", ratio("ops_per_s"), ratio("cpu_us_per_op"), each("stall_ms", 1000, sum), each("war"),
             each("sar_at_end"), each("sar"), each("war_steady"), each("sar_mean_steady"))
 
 

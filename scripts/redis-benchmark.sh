@@ -12,7 +12,7 @@
 #
 # ECOTONE is the program [default: $CARGO_TARGET_DIR/release/ecotone]. Variables: ROUNDS (5), REQUESTS for each test (1000000; of whole
 # 100000), KEYS (1000000), VALUE bytes of each (100; of open and idle alone), LENGTH in seconds (60; of latency 20), WHERE (folders of the servers, on a disk; default /var/tmp), CLIENTS (50),
-# REST (seconds that a loaded server may take to come to rest; 300), OPTIONS (of ecotone serve; no ECOTONE_ variable counts). Redis has appendonly yes and appendfsync everysec, Ecotone its default durability, which is everysec.
+# REST (seconds that a loaded server may take to come to rest; 300), VALUES (of latency: what values consist of, as of ecotone bench; random), OPTIONS (of ecotone serve; no ECOTONE_ variable counts). Redis has appendonly yes and appendfsync everysec, Ecotone its default durability, which is everysec.
 set -euo pipefail
 
 usage() {
@@ -187,7 +187,8 @@ PYTHON
     ;;
   latency)
     # ecotone bench's own keys: 16 bytes, values of 100.
-    bench=("$ecotone" bench --target "resp://127.0.0.1:$port" --keys "$keys" --value-bytes 100 --threads "$clients" --json)
+    bench=("$ecotone" bench --target "resp://127.0.0.1:$port" --keys "$keys" --value-bytes 100 --values "${VALUES:-random}"
+      --threads "$clients" --json)
     for ((round = 1; round <= rounds; round++)); do
       for kind in redis ecotone; do
         start "$kind" "$work/$kind"

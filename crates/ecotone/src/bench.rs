@@ -11,7 +11,7 @@ use ecotone_bench::driver::Phase;
 use ecotone_bench::report::{PageHeader, store_html};
 use ecotone_bench::target::resp::{Credentials, ServerAddress, ServerOptions};
 use ecotone_bench::target::{DedupKind, DedupSettings, Durability, Profile, TargetKind, TargetSettings};
-use ecotone_bench::workload::{Workload, WorkloadOptions};
+use ecotone_bench::workload::{ValueKind, Workload, WorkloadOptions};
 use ecotone_lab::CoreLimit;
 
 use crate::output;
@@ -29,7 +29,7 @@ const PASSWORD_VARIABLE: &str = "ECOTONE_BENCH_PASSWORD";
                   seekrandom, ycsb-a to ycsb-f; updates (loads all keys, then puts of which --update-share per cent update keys of \
                   the load and the rest insert new ones).\n\nExamples, our store beside RocksDB alone, and beside \
                   BlobDB:\n  ecotone bench fillrandom --seconds 20 --compare\n  ecotone bench updates --zipf 0.9 --seconds 60 \
-                  --compare --baseline rocksdb-blob --report updates.html\n\nA running server, Ecotone or Redis, over four \
+                  --compare --baseline rocksdb-blob --values json --report updates.html\n\nA running server, Ecotone or Redis, over four \
                   connections (fillrandom, fillseq, overwrite, readrandom, readwhilewriting, updates, ycsb-a to -d and -f; the others \
                   read keys in their order, which the protocol cannot):\n  ecotone bench readrandom --target \
                   resp://127.0.0.1:6379 --threads 4 --pipeline 16 --seconds 20"
@@ -77,6 +77,12 @@ pub(crate) struct Arguments {
     /// Bytes of a value; of mixgraph the mean
     #[arg(long, default_value_t = 1000)]
     value_bytes: u32,
+    /// What values consist of: random (bytes that do not compress), half (as db_bench's: they
+    /// compress to a half), json (telemetry of devices), text (lines of a log), or zeros:SHARE
+    /// (random bytes and such a share of zeros, as zeros:0.5) [default: random; with --compare
+    /// half]
+    #[arg(long, value_name = "KIND")]
+    values: Option<String>,
     /// Stop after so many seconds
     #[arg(long)]
     seconds: Option<f64>,
@@ -120,6 +126,9 @@ pub(crate) struct Arguments {
     /// Memory for block cache and memtables, in bytes [default: as the profile has it]
     #[arg(long)]
     memory_limit: Option<u64>,
+    /// How tables are compressed: none, lz4 or zstd [default: lz4]
+    #[arg(long, value_name = "WAY")]
+    compression: Option<String>,
     #[arg(long, value_name = "BYTES|off", value_parser = separation, help = separation_help())]
     separation: Option<SeparationArgument>,
     /// Share of BlobDB's files, oldest first, whose live values a compaction moves (rocksdb-blob
@@ -130,6 +139,10 @@ pub(crate) struct Arguments {
     /// only) [default: 1, as RocksDB's]
     #[arg(long, value_name = "SHARE")]
     blob_gc_force_threshold: Option<f64>,
+    /// How BlobDB's files are compressed: none, lz4 or zstd (rocksdb-blob only) [default: none, as
+    /// RocksDB's]
+    #[arg(long, value_name = "WAY")]
+    blob_compression: Option<String>,
     /// How duplicates in lower levels are counted: off, sample, filter, or triggered, which checks
     /// at fixed intervals and is there to be compared with (engine only). Small trees need
     /// --store-option to have levels; without --threshold they are only counted. With any of them,
@@ -191,6 +204,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             keys: arguments.keys,
             key_bytes: arguments.key_bytes,
             value_bytes: arguments.value_bytes,
+            values: arguments.values()?,
             seconds: arguments.seconds,
             ops: arguments.ops,
             threads: arguments.threads,
@@ -212,6 +226,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             separation_min_bytes: separation,
             blob_gc_age_cutoff: arguments.blob_gc_age_cutoff.unwrap_or(sizes.blob_gc_age_cutoff),
             blob_gc_force_threshold: arguments.blob_gc_force_threshold.unwrap_or(sizes.blob_gc_force_threshold),
+            compression: arguments.compression.as_deref().map_or(Ok(sizes.compression), str::parse)?,
+            blob_compression: arguments.blob_compression.as_deref().map_or(Ok(sizes.blob_compression), str::parse)?,
             dedup: arguments.dedup()?,
             options: arguments.store_option.clone(),
             ..sizes
@@ -262,15 +278,17 @@ impl Arguments {
             }
             return Ok(None);
         }
-        let [age_cutoff, force_threshold] = self.blob_options();
+        let [age_cutoff, force_threshold, blob_compression] = self.blob_options();
         let refused = [
             ("--dir", self.dir.is_some()),
             ("--durability", self.durability.is_some()),
             ("--profile", self.profile.is_some()),
             ("--memory-limit", self.memory_limit.is_some()),
+            ("--compression", self.compression.is_some()),
             ("--separation", self.separation.is_some()),
             age_cutoff,
             force_threshold,
+            blob_compression,
             ("--dedup", self.dedup.is_some()),
             ("--threshold", self.threshold.is_some()),
             ("--store-option", !self.store_option.is_empty()),
@@ -282,6 +300,12 @@ impl Arguments {
         let (address, said) = ServerAddress::parse(&self.target)?;
         let credentials = said.or_else(|| std::env::var(PASSWORD_VARIABLE).ok().map(Credentials::password));
         Ok(Some(ServerOptions { credentials, pipeline: self.pipeline.unwrap_or(1), ..ServerOptions::new(address) }))
+    }
+
+    /// Stores that are compared compress what they can, so they get something to compress.
+    fn values(&self) -> Result<ValueKind> {
+        let default = if self.compare { ValueKind::COMPARED } else { ValueKind::default() };
+        Ok(self.values.as_deref().map_or(Ok(default), str::parse)?)
     }
 
     /// What is asked of BlobDB must find one.
@@ -298,10 +322,11 @@ impl Arguments {
         }
     }
 
-    fn blob_options(&self) -> [(&'static str, bool); 2] {
+    fn blob_options(&self) -> [(&'static str, bool); 3] {
         [
             ("--blob-gc-age-cutoff", self.blob_gc_age_cutoff.is_some()),
             ("--blob-gc-force-threshold", self.blob_gc_force_threshold.is_some()),
+            ("--blob-compression", self.blob_compression.is_some()),
         ]
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use ecotone_bench::report::PageHeader;
-use ecotone_bench::workload::Workload;
+use ecotone_bench::workload::{ValueKind, Workload};
 use ecotone_lab::report::{html, models_text, papers_text, results_text};
 use ecotone_lab::{LabOptions, LabReport, OfferedRate, Profile, Through, run_lab};
 use ecotone_policy::policy::PolicyName;
@@ -57,6 +57,9 @@ pub(crate) struct Arguments {
     /// Keys of each server's store [default: the profile's]
     #[arg(long)]
     keys: Option<u64>,
+    /// What values consist of: random, half, json, text or zeros:SHARE, as of `ecotone bench`
+    #[arg(long, default_value = "random", value_name = "KIND")]
+    values: String,
     /// Seed of the workload, the same for every policy
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -94,6 +97,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     options.colocated = arguments.colocated;
     options.threads = arguments.threads;
     options.keys = arguments.keys;
+    options.values = arguments.values.parse::<ValueKind>()?;
     options.seed = arguments.seed;
     options.record = arguments.record.clone();
     options.stores = arguments.stores.clone();

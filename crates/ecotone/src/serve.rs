@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use ecotone_bench::driver::{Driver, Outcome, Running};
 use ecotone_bench::measure::{ProcessUsage, directory_bytes};
 use ecotone_bench::target::EngineTarget;
-use ecotone_bench::workload::{OperationKind, Preload, Workload, WorkloadOptions};
+use ecotone_bench::workload::{OperationKind, Preload, ValueKind, Workload, WorkloadOptions};
 use ecotone_server::config::{Config, FILE_VARIABLE, Kind, ValueOrigin, commented_file, keys};
 use ecotone_server::record::{Final, Latency, Ready, Record};
 use ecotone_server::{
@@ -87,6 +87,9 @@ pub(crate) struct Arguments {
     /// Bytes of a value
     #[arg(long, default_value_t = 1000, help_heading = "Workload")]
     value_bytes: u32,
+    /// What values consist of: random, half, json, text or zeros:SHARE
+    #[arg(long, default_value = "random", value_name = "KIND", help_heading = "Workload")]
+    values: String,
     /// Threads of the workload
     #[arg(long, default_value_t = 1, help_heading = "Workload")]
     threads: u32,
@@ -275,6 +278,7 @@ impl Arguments {
             keys: self.keys,
             key_bytes: self.key_bytes,
             value_bytes: self.value_bytes,
+            values: self.values.parse::<ValueKind>()?,
             seconds: Some(self.seconds),
             threads: self.threads,
             rate_ops_per_s: self.rate,

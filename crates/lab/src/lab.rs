@@ -97,6 +97,7 @@ pub fn run_lab_on(
         about: options.profile.about.clone(),
         host,
         workload: options.workload.name().to_owned(),
+        values: options.values,
         seconds: options.seconds,
         offered,
         colocated: options.colocated,

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf, str::FromStr, time::Duration};
 use ecotone_policy::policy::PolicyName;
 
 use ecotone_bench::target::resp::{ServerOptions, check_workload};
-use ecotone_bench::workload::Workload;
+use ecotone_bench::workload::{ValueKind, Workload};
 
 use crate::error::LabError;
 use crate::profile::Profile;
@@ -37,6 +37,8 @@ pub struct LabOptions {
     pub threads: u32,
     /// Keys of each server's store; none: the profile's number for this workload.
     pub keys: Option<u64>,
+    /// What values consist of.
+    pub values: ValueKind,
     /// Seed of the workload, the same for every policy.
     pub seed: u64,
     /// How the workload reaches the servers.
@@ -182,6 +184,7 @@ impl LabOptions {
             colocated: 0,
             threads: 1,
             keys: None,
+            values: ValueKind::default(),
             seed: 1,
             through: Through::default(),
             record: None,

@@ -203,6 +203,7 @@ impl<'a> Federation<'a> {
             keys: self.keys(),
             key_bytes: KEY_BYTES,
             value_bytes: VALUE_BYTES,
+            values: options.values,
             seconds: Some(options.seconds as f64),
             threads: options.threads,
             rate_ops_per_s: self.plan.ops_per_s.get(&server.name).copied(),
@@ -290,6 +291,7 @@ impl<'a> Federation<'a> {
             put("--keys", self.keys().to_string().into());
             put("--key-bytes", KEY_BYTES.to_string().into());
             put("--value-bytes", VALUE_BYTES.to_string().into());
+            put("--values", options.values.to_string().into());
             put("--threads", options.threads.to_string().into());
             if let Some(rate) = self.plan.ops_per_s.get(&server.name) {
                 put("--rate", format!("{rate:.1}").into());

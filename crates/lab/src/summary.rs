@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use ecotone_bench::workload::ValueKind;
 use ecotone_server::record::Final;
 
 use crate::error::LabError;
@@ -23,6 +24,9 @@ pub struct LabReport {
     pub host: Host,
     /// The workload's name.
     pub workload: String,
+    /// What its values consisted of.
+    #[serde(default)]
+    pub values: ValueKind,
     /// Length of each run.
     pub seconds: u64,
     /// What was offered to each server.

@@ -124,8 +124,8 @@ impl BenchOptions {
         }
     }
 
-    /// The same run against a mark: `baseline` with the sizes that suit it, the durability of our
-    /// store, and the rest as it is. The length of values that are separated is ours too, where the
+    /// The same run against a mark: `baseline` with the sizes that suit it, the durability and the
+    /// compression of our store, and the rest as it is. The length of values that are separated is ours too, where the
     /// mark separates any.
     pub fn of_baseline(&self, baseline: TargetKind) -> Self {
         let separation = self.store.separation_min_bytes.filter(|_| baseline != TargetKind::Rocksdb);
@@ -135,8 +135,10 @@ impl BenchOptions {
             store: TargetSettings {
                 durability: self.store.durability,
                 memory_limit_bytes: self.store.memory_limit_bytes,
+                compression: self.store.compression,
                 blob_gc_age_cutoff: self.store.blob_gc_age_cutoff,
                 blob_gc_force_threshold: self.store.blob_gc_force_threshold,
+                blob_compression: self.store.blob_compression,
                 ..sizes
             },
             ..self.clone()

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::{BenchReport, Comparison, Ratios};
 use crate::target::TargetSettings;
+use crate::workload::WorkloadOptions;
 
 /// One run as lines of text.
 pub fn report_table(report: &BenchReport) -> String {
@@ -21,6 +22,7 @@ pub fn report_table(report: &BenchReport) -> String {
             line("connections", format!("{}, each with {} under way", server.connections, server.pipeline));
         }
     }
+    line("values", values(&report.options.workload));
     line("operations", format!("{} in {:.2} s", grouped(report.ops), report.seconds));
     if let Some(entries) = report.scan_entries {
         line("entries per seek", grouped(u64::from(entries)));
@@ -107,6 +109,9 @@ pub fn comparison_table(comparison: &Comparison) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{:<23}{}", report.target, layout(&report.options.store));
     }
+    if let Some(round) = comparison.rounds.first() {
+        let _ = writeln!(text, "{:<23}{}", "values", values(&round.engine.options.workload));
+    }
     row(&mut text, &format!("engine / {mark}"), heads.map(str::to_owned));
     let cells = |ratios: &Ratios| {
         [
@@ -128,6 +133,11 @@ pub fn comparison_table(comparison: &Comparison) -> String {
     row(&mut text, "least", cells(&comparison.least));
     row(&mut text, "greatest", cells(&comparison.greatest));
     text
+}
+
+/// How long values are, and what they consist of.
+fn values(workload: &WorkloadOptions) -> String {
+    format!("{} of {} B", workload.values, grouped(workload.value_bytes.into()))
 }
 
 /// Where values lie, and the sizes that follow from it.

@@ -4,7 +4,7 @@ use std::path::Path;
 use super::*;
 use crate::driver::Phase;
 use crate::target::{Compression, DedupKind, DedupSettings, Profile, TargetKind, TargetSettings};
-use crate::workload::{Preload, Workload, WorkloadOptions};
+use crate::workload::{Preload, ValueKind, Workload, WorkloadOptions};
 use crate::{Error, Result};
 
 fn tiny(workload: Workload, target: TargetKind) -> BenchOptions {
@@ -239,10 +239,30 @@ fn progress_goes_through_the_phases_in_order() {
 }
 
 #[test]
+fn values_of_each_kind_are_run_and_named_in_the_report() {
+    let kinds = [ValueKind::Half, ValueKind::Json, ValueKind::Text, ValueKind::Zeros(0.25)];
+    for (kind, name) in kinds.into_iter().zip(["half", "json", "text", "zeros:0.25"]) {
+        for target in TargetKind::ALL {
+            let mut options = tiny(Workload::MixGraph, target);
+            options.workload.values = kind;
+            let report = run(&options).unwrap();
+            assert_eq!((report.ops, report.missed), (3_000, 0), "{kind} on {target}");
+            let json = serde_json::to_value(&report).unwrap();
+            assert_eq!(json["options"]["workload"]["values"], name);
+            assert_eq!(serde_json::from_value::<BenchReport>(json).unwrap().options, report.options);
+        }
+    }
+}
+
+#[test]
 fn the_table_shows_what_the_report_holds() {
-    let report = run(&tiny(Workload::YcsbF, TargetKind::Rocksdb)).unwrap();
+    let mut options = tiny(Workload::YcsbF, TargetKind::Rocksdb);
+    options.workload.values = ValueKind::Json;
+    let report = run(&options).unwrap();
     let text = report_table(&report);
-    for expected in ["ycsb-f on rocksdb", "3 000 in", "read_modify_write", "latency of get", "write amplification"] {
+    for expected in
+        ["ycsb-f on rocksdb", "json of 100 B", "3 000 in", "read_modify_write", "latency of get", "write amplification"]
+    {
         assert!(text.contains(expected), "{expected} is missing in:\n{text}");
     }
 }
@@ -289,6 +309,7 @@ fn a_comparison_alternates_and_gives_each_run_a_store_of_its_own() {
     assert_eq!(comparison.median.ops_per_s, Some(0.9));
     assert_eq!(comparison.median.war, None, "one side has none");
     let text = comparison_table(&comparison);
+    assert!(text.contains("random of 100 B"), "{text}");
     assert!(text.contains("0.900") && text.contains("median") && text.contains("engine / rocksdb "), "{text}");
     let json = serde_json::to_value(&comparison).unwrap();
     assert_eq!(json["rounds"][1]["rocksdb"]["ops_per_s"], 100.0);
@@ -353,11 +374,13 @@ fn a_mark_has_the_sizes_that_suit_it_and_all_else_of_ours() {
     ours.store =
         TargetSettings { memory_limit_bytes: Some(1 << 30), ..TargetSettings::of_profile(Profile::Default, Some(500)) };
     ours.store.blob_gc_force_threshold = 0.5;
+    ours.store.compression = Compression::Zstd;
     ours.cores = Some(0.5);
     let plain = ours.of_baseline(TargetKind::Rocksdb);
     assert_eq!(plain.store.memtable_bytes, 2 * ours.store.memtable_bytes);
     assert_eq!((plain.store.separation_min_bytes, plain.store.memory_limit_bytes), (None, Some(1 << 30)));
     assert_eq!((plain.cores, &plain.workload), (Some(0.5), &ours.workload));
+    assert_eq!(plain.store.compression, Compression::Zstd);
     let blobs = ours.of_baseline(TargetKind::RocksdbBlob);
     assert_eq!(blobs.store.target_file_bytes, ours.store.target_file_bytes);
     assert_eq!(blobs.store.memtable_bytes, plain.store.memtable_bytes, "values wait there for their flush");
@@ -563,6 +586,7 @@ fn what_is_of_our_store_alone_is_refused_elsewhere() {
     assert!(refused.contains("opens both stores alike"), "{refused}");
     for (assignment, says) in [
         ("durability=none", "has a name of its own here: durability"),
+        ("compression=zstd", "has a name of its own here: compression"),
         ("dedup=sample", "has a name of its own here: dedup"),
         ("level_multiplier", "name=value"),
         ("levels=4", "there is no store option"),

@@ -16,7 +16,7 @@ use super::thread_state::{Limits, RunContext, ThreadOutcome};
 use super::{Phase, RunSnapshot};
 use crate::measure::{ProcessUsage, reset_rss_peak};
 use crate::target::{STALL_SAMPLE_INTERVAL, Target};
-use crate::workload::{Generator, KeyShape, Operation, Preload, ValuePool, Workload, WorkloadOptions};
+use crate::workload::{Generator, KeyShape, Operation, Preload, ValueSource, Workload, WorkloadOptions};
 use crate::{Error, Result};
 
 /// How long a store may take to settle after its load.
@@ -132,11 +132,12 @@ impl Conductor {
         Ok(settled)
     }
 
-    fn values(&self) -> ValuePool {
-        ValuePool::new(self.options.seed, self.options.longest_value_bytes())
+    fn values(&self) -> ValueSource {
+        let options = &self.options;
+        ValueSource::new(options.values, options.seed, options.longest_value_bytes())
     }
 
-    fn fill_with(&self, values: &ValuePool) -> Result<(Sum, bool)> {
+    fn fill_with(&self, values: &ValueSource) -> Result<(Sum, bool)> {
         let load = self.before(values, Self::load_share)?;
         if self.options.updates_before() > 0 {
             self.enter(Phase::Updating);
@@ -161,7 +162,7 @@ impl Conductor {
     /// Lets all threads do what comes before the measured part.
     fn before(
         &self,
-        values: &ValuePool,
+        values: &ValueSource,
         share: fn(&Self, &RunContext<'_>, u32) -> Result<ThreadOutcome>,
     ) -> Result<Sum> {
         let leaders_done = AtomicBool::new(false);
@@ -213,7 +214,7 @@ impl Conductor {
         Ok(outcome)
     }
 
-    fn measure(&self, values: &ValuePool, load: ThreadOutcome, settled: bool) -> Result<Outcome> {
+    fn measure(&self, values: &ValueSource, load: ThreadOutcome, settled: bool) -> Result<Outcome> {
         let options = &self.options;
         let threads = options.workload.driver_threads(options.threads);
         // Of a store that was filled, all is known; of one that held data before, nothing.
@@ -269,7 +270,7 @@ impl Conductor {
 
     fn shared<'a>(
         &'a self,
-        values: &'a ValuePool,
+        values: &'a ValueSource,
         leaders_done: &'a AtomicBool,
         live: Option<&'a LiveKeys>,
     ) -> RunContext<'a> {

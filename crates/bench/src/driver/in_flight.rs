@@ -11,7 +11,7 @@ use super::counters::ThreadCounters;
 use super::schedule::{Clock, Schedule};
 use super::thread_state::{Limits, RunContext, ThreadOutcome, wait};
 use crate::target::{Request, Session};
-use crate::workload::{Generator, Operation, OperationKind};
+use crate::workload::{Generator, Operation, OperationKind, Values};
 use crate::{Error, Result};
 
 /// No more is begun beside what waits to be sent: replies are read before the server's own buffers
@@ -25,8 +25,7 @@ pub(super) struct InFlight<'a> {
     depth: usize,
     begun: VecDeque<Begun>,
     key: Vec<u8>,
-    /// Where in the pool the next value begins.
-    position: u64,
+    values: Values<'a>,
 }
 
 struct Begun {
@@ -39,7 +38,8 @@ impl<'a> InFlight<'a> {
     pub(super) fn of(shared: &'a RunContext<'a>, depth: u32) -> Result<Option<Self>> {
         let Some(session) = shared.target.session()? else { return Ok(None) };
         let (key, depth) = (shared.shape.buffer(), depth.max(1) as usize);
-        Ok(Some(Self { shared, session, depth, begun: VecDeque::with_capacity(depth), key, position: 0 }))
+        let (begun, values) = (VecDeque::with_capacity(depth), shared.values.values());
+        Ok(Some(Self { shared, session, depth, begun, key, values }))
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -47,17 +47,14 @@ impl<'a> InFlight<'a> {
     }
 
     pub(super) fn begin(&mut self, operation: Operation, begin_ns: u64) -> Result<()> {
-        let Self { shared, session, key, position, .. } = self;
+        let Self { shared, session, key, values, .. } = self;
         shared.shape.write(operation.key(), key);
-        let mut value = |value_bytes: u32| {
-            let value = shared.values.value(*position, value_bytes);
-            *position += u64::from(value_bytes);
-            value
-        };
         let request = match operation {
-            Operation::Put { value_bytes, .. } => Request::Put { key, value: value(value_bytes) },
-            Operation::ReadModifyWrite { value_bytes, .. } => {
-                Request::ReadModifyWrite { key, value: value(value_bytes) }
+            Operation::Put { key: number, value_bytes } => {
+                Request::Put { key, value: values.next_value(number, value_bytes) }
+            }
+            Operation::ReadModifyWrite { key: number, value_bytes } => {
+                Request::ReadModifyWrite { key, value: values.next_value(number, value_bytes) }
             }
             Operation::Get { .. } => Request::Get { key },
             Operation::Seek { .. } | Operation::Scan { .. } => {

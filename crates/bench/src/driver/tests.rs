@@ -11,7 +11,7 @@ use super::schedule::{Clock, Schedule, TICK_NS};
 use super::thread::run;
 use super::thread_state::{Limits, RunContext};
 use super::*;
-use crate::workload::{Generator, KeyOrder, KeyShape, OperationKind, Preload, ValuePool, Workload};
+use crate::workload::{Generator, KeyOrder, KeyShape, OperationKind, Preload, ValueKind, ValueSource, Workload};
 
 /// A store in memory that counts its calls.
 #[derive(Default)]
@@ -371,7 +371,7 @@ fn ten_paced_seconds(rate: f64, put_ns: u64, pause_ns: u64) -> (u64, f64, hdrhis
     let target = Slow { clock: &clock, put_ns, pause_ns: AtomicU64::new(pause_ns) };
     let (stop, leaders_done) = (AtomicBool::new(false), AtomicBool::new(false));
     let options = WorkloadOptions { seconds: Some(10.0), ..options(Workload::FillRandom) };
-    let values = ValuePool::new(1, 100);
+    let values = ValueSource::new(ValueKind::Random, 1, 100);
     let shared = RunContext {
         target: &target,
         values: &values,

@@ -7,7 +7,7 @@ use super::in_flight::{InFlight, run_in_flight};
 use super::schedule::{Clock, Schedule};
 use super::thread_state::{Limits, RunContext, ThreadOutcome, wait};
 use crate::Result;
-use crate::workload::{Generator, Operation};
+use crate::workload::{Generator, Operation, Values};
 
 /// Runs operations until a limit, a stop or an error.
 pub(super) fn run(
@@ -64,22 +64,20 @@ pub(super) struct Executor<'a> {
     shared: &'a RunContext<'a>,
     key: Vec<u8>,
     read: Vec<u8>,
-    /// Where in the pool the next value begins.
-    position: u64,
+    values: Values<'a>,
 }
 
 impl<'a> Executor<'a> {
     pub(super) fn new(shared: &'a RunContext<'a>) -> Self {
-        Self { shared, key: shared.shape.buffer(), read: Vec::new(), position: 0 }
+        Self { shared, key: shared.shape.buffer(), read: Vec::new(), values: shared.values.values() }
     }
 
     pub(super) fn execute(&mut self, operation: &Operation, outcome: &mut ThreadOutcome) -> Result<()> {
-        let Self { shared, key, read, position } = self;
+        let Self { shared, key, read, values } = self;
         shared.shape.write(operation.key(), key);
         match *operation {
             Operation::Put { key: number, value_bytes } => {
-                shared.target.put(key, shared.values.value(*position, value_bytes))?;
-                *position += u64::from(value_bytes);
+                shared.target.put(key, values.next_value(number, value_bytes))?;
                 outcome.wrote(key.len(), value_bytes);
                 shared.mark(number, outcome);
             }
@@ -88,9 +86,8 @@ impl<'a> Executor<'a> {
                 shared.target.seek_scan(key, entries)?;
             }
             Operation::ReadModifyWrite { key: number, value_bytes } => {
-                let value = shared.values.value(*position, value_bytes);
+                let value = values.next_value(number, value_bytes);
                 outcome.missed += u64::from(!shared.target.read_modify_write(key, read, value)?);
-                *position += u64::from(value_bytes);
                 outcome.wrote(key.len(), value_bytes);
                 shared.mark(number, outcome);
             }

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use super::counters::LiveKeys;
 use super::schedule::Clock;
 use crate::target::Target;
-use crate::workload::{KeyShape, OperationKind, ValuePool};
+use crate::workload::{KeyShape, OperationKind, ValueSource};
 
 /// Latencies of one kind of operation, in nanoseconds.
 pub(super) type Latencies = Histogram<u64>;
@@ -25,7 +25,7 @@ pub(super) fn new_latencies() -> Latencies {
 #[derive(Clone, Copy)]
 pub(super) struct RunContext<'a> {
     pub(super) target: &'a dyn Target,
-    pub(super) values: &'a ValuePool,
+    pub(super) values: &'a ValueSource,
     pub(super) shape: KeyShape,
     pub(super) stop: &'a AtomicBool,
     /// Stop of the followers: set when the last leader is done (see [`Limits::follows`]).

@@ -56,6 +56,7 @@ fn facts(reports: &[BenchReport], header: &PageHeader<'_>) -> Vec<(&'static str,
         let records =
             format!("{}, of {} + {} B", grouped(workload.keys as f64), workload.key_bytes, workload.value_bytes);
         facts.push(("Keys", records));
+        facts.push(("Values", workload.values.to_string()));
         facts.push(("Threads", workload.threads.to_string()));
         if let Some(cores) = report.options.cores {
             facts.push(("Limit of processor time", format!("{cores} cores")));

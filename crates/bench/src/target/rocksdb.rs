@@ -58,8 +58,7 @@ impl RocksdbTarget {
         let kind = match &store_options.separation {
             None => TargetKind::Rocksdb,
             Some(separation) => {
-                let (age_cutoff, force_threshold) = (settings.blob_gc_age_cutoff, settings.blob_gc_force_threshold);
-                options::blobs(&mut options, separation, age_cutoff, force_threshold);
+                options::blobs(&mut options, separation, settings);
                 TargetKind::RocksdbBlob
             }
         };

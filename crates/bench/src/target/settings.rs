@@ -90,8 +90,7 @@ pub struct TargetSettings {
     pub background_flushes: u32,
     /// Compactions at a time.
     pub background_compactions: u32,
-    /// Compression of all levels. Values of the workloads are random, so it mostly tells what
-    /// trying costs.
+    /// Compression of all levels. With random values it mostly tells what trying costs.
     pub compression: Compression,
     /// Bits per key of the Bloom filter, 0 for none.
     pub bloom_bits_per_key: u32,
@@ -105,6 +104,8 @@ pub struct TargetSettings {
     /// Of BlobDB: the share of garbage in those files from which on compactions are made for it
     /// alone. Default 1, as RocksDB's: never; range 0 to 1.
     pub blob_gc_force_threshold: f64,
+    /// Of BlobDB: compression of its files. Default none, as RocksDB's.
+    pub blob_compression: Compression,
     /// Of the engine: what is done about duplicates, and that they are counted at the end. Default
     /// none: they are not asked for.
     pub dedup: Option<DedupSettings>,
@@ -114,10 +115,11 @@ pub struct TargetSettings {
 }
 
 /// Options of the store that have a name of their own on the command line.
-const NAMED_OPTIONS: [(&str, &str); 6] = [
+const NAMED_OPTIONS: [(&str, &str); 7] = [
     ("profile", "profile"),
     ("durability", "durability"),
     ("memory_limit_bytes", "memory-limit"),
+    ("compression", "compression"),
     ("separation_min_bytes", "separation"),
     ("dedup", "dedup"),
     ("dedup_threshold", "threshold"),
@@ -218,6 +220,7 @@ impl TargetSettings {
             separation_min_bytes: options.separation.map(|separation| separation.min_bytes),
             blob_gc_age_cutoff: 0.25,
             blob_gc_force_threshold: 1.0,
+            blob_compression: Compression::None,
             dedup: None,
             options: Vec::new(),
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::*;
+use crate::workload::{ValueKind, ValueSource};
 
 fn small() -> TargetSettings {
     small_for(TargetKind::Engine)
@@ -88,10 +89,11 @@ fn a_settled_store_has_its_data_in_tables_and_no_debt() {
         let directory = tempfile::tempdir().unwrap();
         let target = open(kind, directory.path(), false, &small_for(kind)).unwrap();
         // Random bytes do not compress away.
-        let values = crate::workload::ValuePool::new(1, 1000);
+        let source = ValueSource::new(ValueKind::Random, 1, 1000);
+        let mut values = source.values();
         for number in 0..5_000u32 {
             let scattered = number.wrapping_mul(2_654_435_761);
-            target.put(&key(scattered), values.value(u64::from(number) * 1000, 1000)).unwrap();
+            target.put(&key(scattered), values.next_value(number.into(), 1000)).unwrap();
         }
         assert!(target.settle(Duration::from_secs(60), &AtomicBool::new(false)).unwrap());
         let tables: u64 = std::fs::read_dir(directory.path())
@@ -187,6 +189,7 @@ fn blobdb_differs_from_the_bare_target_in_its_own_options_only() {
     let settings = TargetSettings {
         blob_gc_age_cutoff: 0.5,
         blob_gc_force_threshold: 0.75,
+        blob_compression: Compression::Zstd,
         ..TargetSettings::for_target(TargetKind::RocksdbBlob, Profile::Default, Some(200))
     };
     let blobs = of(TargetKind::RocksdbBlob, &settings);
@@ -197,6 +200,7 @@ fn blobdb_differs_from_the_bare_target_in_its_own_options_only() {
         .filter_map(|(name, value)| Some((name.strip_prefix("[CFOptions \"data\"]/")?, value.as_str())))
         .collect();
     let expected = [
+        ("blob_compression_type", "kZSTD"),
         ("blob_file_size", "67108864"),
         ("blob_garbage_collection_age_cutoff", "0.500000"),
         ("blob_garbage_collection_force_threshold", "0.750000"),

@@ -1,6 +1,6 @@
-//! Key numbers and their bytes; the pool that values are cut from.
+//! Key numbers and their bytes.
 
-use super::random::{Random, mix64};
+use super::random::mix64;
 
 /// How key numbers become bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,35 +44,6 @@ impl KeyShape {
     }
 }
 
-/// Random bytes that values are cut from without an allocation each.
-///
-/// The bytes are random, so compression neither helps nor hurts: what a run measures does not
-/// depend on a guess about the data. The pool is far longer than a block or a compressor's view of
-/// one table block, so that its repetition stays unseen.
-#[derive(Debug)]
-pub struct ValuePool {
-    bytes: Vec<u8>,
-}
-
-/// The length of the pool beyond the longest value, in bytes.
-const POOL_BYTES: usize = 1 << 20;
-
-impl ValuePool {
-    /// A pool for values of at most `max_value_bytes`.
-    pub fn new(seed: u64, max_value_bytes: u32) -> Self {
-        let mut random = Random::new(seed, u64::MAX);
-        let words = (POOL_BYTES + max_value_bytes as usize).div_ceil(8);
-        Self { bytes: (0..words).flat_map(|_| random.next_u64().to_le_bytes()).collect() }
-    }
-
-    /// The value of `value_bytes` bytes (at most the pool's longest) at a position, which may be
-    /// any number.
-    pub fn value(&self, position: u64, value_bytes: u32) -> &[u8] {
-        let start = (position % POOL_BYTES as u64) as usize;
-        &self.bytes[start..start + value_bytes as usize]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -105,18 +76,5 @@ mod tests {
         assert_eq!(keys.iter().collect::<HashSet<_>>().len(), 10_000);
         let ascending = keys.windows(2).filter(|pair| pair[0] < pair[1]).count();
         assert!((4_500..5_500).contains(&ascending), "{ascending}");
-    }
-
-    #[test]
-    fn values_have_the_asked_length_and_look_random() {
-        let pool = ValuePool::new(1, 4096);
-        for position in [0, 1, POOL_BYTES as u64 - 1, POOL_BYTES as u64, u64::MAX] {
-            assert_eq!(pool.value(position, 4096).len(), 4096);
-        }
-        let mut counts = [0u32; 256];
-        pool.value(0, 4096).iter().for_each(|&byte| counts[usize::from(byte)] += 1);
-        // 16 of each expected; an order of magnitude more would be compressible.
-        assert!(counts.iter().all(|&count| count < 50));
-        assert_ne!(pool.value(0, 100), pool.value(1, 100));
     }
 }

@@ -9,12 +9,14 @@ mod generator;
 mod keys;
 mod options;
 mod random;
+mod values;
 
 pub use distribution::{GeneralizedPareto, ScatteredZipfian, ScrambledZipfian, Zipfian};
 pub use generator::Generator;
-pub use keys::{KeyOrder, KeyShape, ValuePool};
+pub use keys::{KeyOrder, KeyShape};
 pub use options::{Preload, WorkloadOptions};
 pub use random::{Random, mix64};
+pub use values::{ValueKind, ValueSource, Values};
 
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{KeyShape, Workload};
+use super::{KeyShape, ValueKind, Workload};
 use crate::{Error, Result};
 
 /// Whether the store is filled with all keys before the measured part.
@@ -33,6 +33,8 @@ pub struct WorkloadOptions {
     /// The length of a value in bytes; for `mixgraph` the mean length. Default 1000, range 1 to 4
     /// 194 304.
     pub value_bytes: u32,
+    /// What values consist of. Default random bytes.
+    pub values: ValueKind,
     /// Stop after so many seconds. Default none, range 0.001 to 1 000 000.
     pub seconds: Option<f64>,
     /// Stop after so many operations. Default: as many as there are keys, unless `seconds` is
@@ -76,6 +78,7 @@ impl Default for WorkloadOptions {
             keys: 1_000_000,
             key_bytes: 16,
             value_bytes: 1000,
+            values: ValueKind::Random,
             seconds: None,
             ops: None,
             threads: 1,
@@ -116,6 +119,7 @@ impl WorkloadOptions {
         in_range("keys", self.keys, 1, Self::MAX_KEYS)?;
         in_range("key-bytes", self.key_bytes, KeyShape::MIN_BYTES, Self::MAX_KEY_BYTES)?;
         in_range("value-bytes", self.value_bytes, 1, Self::MAX_VALUE_BYTES)?;
+        self.values.validate()?;
         in_range("threads", self.threads, 1, Self::MAX_THREADS)?;
         in_range("ops", self.ops.unwrap_or(1), 1, u64::MAX)?;
         in_range("seconds", self.seconds.unwrap_or(1.0), 0.001, 1e6)?;
@@ -234,6 +238,8 @@ mod tests {
         assert!(refusal(|o| o.keys = 0).starts_with("keys is 0"));
         assert!(refusal(|o| o.key_bytes = 7).contains("between 8 and"));
         assert!(refusal(|o| o.value_bytes = 0).starts_with("value-bytes"));
+        assert!(refusal(|o| o.values = ValueKind::Zeros(1.5)).contains("1.5; it must be between 0 and 1"));
+        assert!(refusal(|o| o.values = ValueKind::Zeros(f64::NAN)).contains("NaN"));
         assert!(refusal(|o| o.threads = 0).starts_with("threads"));
         assert!(refusal(|o| o.ops = Some(0)).starts_with("ops"));
         assert!(refusal(|o| o.seconds = Some(0.0)).starts_with("seconds"));

@@ -237,14 +237,19 @@ fn a_comparison_says_what_each_side_ran_with() {
     let default = ecotone_engine::DEFAULT_SEPARATION_BYTES;
     let lines = |arguments: &[&str]| {
         let text = bench(&[&["--compare", "--rounds", "1"], arguments].concat());
-        text.lines().take(2).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+        text.lines().take(3).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
     let [separated, plain] = [
         format!("values of {default} B or more separated; 3 memtables of 32.0 MiB, level 1 256.0 MiB, tables 4.0 MiB"),
         "values with their keys; 2 memtables of 64.0 MiB, level 1 256.0 MiB, tables 64.0 MiB".to_owned(),
     ];
-    assert_eq!(lines(&[]), [format!("engine {separated}"), format!("rocksdb {plain}")]);
-    assert_eq!(lines(&["--separation", "off"]), [format!("engine {plain}"), format!("rocksdb {plain}")]);
+    let half = "values half of 1 000 B".to_owned();
+    assert_eq!(lines(&[]), [format!("engine {separated}"), format!("rocksdb {plain}"), half]);
+    let random = "values random of 1 000 B".to_owned();
+    assert_eq!(
+        lines(&["--separation", "off", "--values", "random"]),
+        [format!("engine {plain}"), format!("rocksdb {plain}"), random]
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use ecotone_bench::report::format::{bytes, change, escaped, grouped, microjoules, of_source, seconds, stall_change};
 use ecotone_bench::report::palette;
 use ecotone_bench::report::{PageHeader, STYLE, legend};
+use ecotone_bench::workload::ValueKind;
 
 use super::{matrix, papers, plots, tables};
 use crate::summary::{LabReport, PolicyRun};
@@ -258,13 +259,17 @@ impl Page {
             }
             _ => "",
         };
+        let values = match report.values {
+            ValueKind::Random => String::new(),
+            kind => format!(" Values: {kind}."),
+        };
         self.figure(
             "Emulated servers",
             "",
             &tables::servers(report).html(),
             &format!(
                 "Each core is a cgroup around one busy thread. {scale} If every core that can be busy is busy, they use {:.0} % of \
-                 the host. Each store, in {}: {}.{separated}{through} Servers exchanged {} in all runs, counted at both ends.",
+                 the host. Each store, in {}: {}.{values}{separated}{through} Servers exchanged {} in all runs, counted at both ends.",
                 emulated.host_share * 100.0,
                 escaped(&report.stores),
                 escaped(&tables::store(report)),

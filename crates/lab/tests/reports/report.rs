@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ecotone_bench::report::PageHeader;
+use ecotone_bench::workload::ValueKind;
 use ecotone_lab::report::{html, models_text, papers_text, results_text};
 use ecotone_lab::{
     Demand, Host, LabReport, Offered, PolicyRecording, PolicyRun, Profile, Recording, ServerRecording, relate_to_local,
@@ -172,6 +173,7 @@ fn report_on(profile: &str, policies: &[&str], colocated: u32) -> LabReport {
         about: profile.about.clone(),
         host: Host { cores: 2.0, cpu: "a <fast> processor & more".to_owned(), system: "linux x86_64".to_owned() },
         workload: "fillrandom".to_owned(),
+        values: ValueKind::Random,
         seconds: SECONDS,
         offered: Offered { rate: "saturation".to_owned(), ops_per_s: BTreeMap::new() },
         colocated,

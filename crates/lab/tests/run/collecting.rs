@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use ecotone_bench::workload::ValueKind;
 use ecotone_lab::{OfferedRate, PolicyRun, Progress, Quiet, Tick};
 use ecotone_server::record::Record;
 
@@ -68,6 +69,7 @@ fn servers_are_told_what_the_profile_says() {
     let record = bench.directory.join("recorded");
     let mut options = bench.options("calm", &["local-split"]);
     (options.record, options.rate) = (Some(record.clone()), Some("250".parse().unwrap()));
+    options.values = ValueKind::Json;
     let report = bench.run(&options, &mut Quiet).unwrap();
     assert_eq!(report.runs[0].total.ops_per_s, 750.0);
     let log = fs::read_to_string(record.join("local-split/low-1.log")).unwrap();
@@ -78,7 +80,8 @@ fn servers_are_told_what_the_profile_says() {
         "--store-option memtable_bytes=262144",
         "--store-option l0_slowdown_trigger=20",
         "--store-option max_subcompactions=2",
-        "--workload fillrandom --keys 13000 --key-bytes 16 --value-bytes 1000 --threads 1 --rate 250.0 --seconds 2 --seed 3",
+        "--workload fillrandom --keys 13000 --key-bytes 16 --value-bytes 1000 --values json --threads 1",
+        "--rate 250.0 --seconds 2 --seed 3",
         "--wait-for-start --records -",
     ] {
         assert!(log.contains(argument), "no {argument} in {log}");
@@ -91,6 +94,7 @@ fn servers_are_told_what_the_profile_says() {
     assert!(!record.join("local-split/stores").exists(), "stores are not recorded");
     let json: serde_json::Value = serde_json::from_slice(&fs::read(record.join("lab.json")).unwrap()).unwrap();
     assert_eq!(json["runs"][0]["policy"], "local-split");
+    assert_eq!(json["values"], "json");
 
     // Once more into the same directory, but never into a stranger's.
     bench.run(&options, &mut Quiet).unwrap();

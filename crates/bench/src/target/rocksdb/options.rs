@@ -13,6 +13,8 @@ use rust_rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, Options, WriteBufferManager,
 };
 
+use crate::target::TargetSettings;
+
 /// The block cache where no memory limit is set, in bytes: the engine's.
 const OWN_CACHE_BYTES: usize = 64 << 20;
 
@@ -58,13 +60,14 @@ pub(super) fn database(options: &StoreSettings) -> Options {
 
 /// BlobDB: values separated from their keys in files as long as our segments, moved by compactions
 /// out of old files as the settings say.
-pub(super) fn blobs(db: &mut Options, separation: &Separation, age_cutoff: f64, force_threshold: f64) {
+pub(super) fn blobs(db: &mut Options, separation: &Separation, settings: &TargetSettings) {
     db.set_enable_blob_files(true);
     db.set_min_blob_size(separation.min_bytes.into());
     db.set_blob_file_size(separation.segment_bytes);
     db.set_enable_blob_gc(true);
-    db.set_blob_gc_age_cutoff(age_cutoff);
-    db.set_blob_gc_force_threshold(force_threshold);
+    db.set_blob_gc_age_cutoff(settings.blob_gc_age_cutoff);
+    db.set_blob_gc_force_threshold(settings.blob_gc_force_threshold);
+    db.set_blob_compression_type(compression(settings.blob_compression));
 }
 
 fn log_and_manifest(db: &mut Options) {
@@ -105,11 +108,7 @@ fn shape(db: &mut Options, options: &StoreSettings) {
     db.set_hard_pending_compaction_bytes_limit(size(PENDING_STOP_BYTES));
     db.set_max_subcompactions(options.max_subcompactions);
     background_jobs(db, options);
-    db.set_compression_type(match options.compression {
-        Compression::None => DBCompressionType::None,
-        Compression::Lz4 => DBCompressionType::Lz4,
-        Compression::Zstd => DBCompressionType::Zstd,
-    });
+    db.set_compression_type(compression(options.compression));
     db.set_max_open_files(options.max_open_files.map_or(-1, count));
     if let Some(bits) = options.table_cache_shard_bits() {
         db.set_table_cache_num_shard_bits(bits);
@@ -121,6 +120,14 @@ fn shape(db: &mut Options, options: &StoreSettings) {
     db.set_wal_bytes_per_sync(BYTES_PER_SYNC);
     if options.compaction_readahead_bytes > 0 {
         db.set_compaction_readahead_size(size(options.compaction_readahead_bytes));
+    }
+}
+
+fn compression(compression: Compression) -> DBCompressionType {
+    match compression {
+        Compression::None => DBCompressionType::None,
+        Compression::Lz4 => DBCompressionType::Lz4,
+        Compression::Zstd => DBCompressionType::Zstd,
     }
 }
 
