@@ -65,6 +65,7 @@ check: tools ## Formatting, licences, dependency arrows, lints, fuzz targets; wr
 	scripts/deny.sh
 	$(CARGO) clippy --release --workspace --all-targets --locked -- -D warnings
 	$(CARGO) check --release --locked --manifest-path crates/resp/fuzz/Cargo.toml
+	$(CARGO) check --release --locked --manifest-path crates/valuelog/fuzz/Cargo.toml
 	$(CARGO) test --release --workspace --locked --test architecture
 
 .PHONY: fix

@@ -1,5 +1,5 @@
-//! Files: what the layers above share of reading, writing and following them. Nothing in here knows
-//! what the bytes mean, or of RocksDB.
+//! Files: what the layers above share of reading, writing and following them, and of packing what
+//! they hold. Nothing in here knows what the bytes mean, or of RocksDB.
 //!
 //! - [`tap`]: who follows every change of a file, and is told of it.
 //! - [`remote_files`]: files that are elsewhere, read by ranges.
@@ -11,6 +11,7 @@
 //! - [`objects`]: files that do not change once they are written: made, sealed, opened, checked,
 //!   linked and removed.
 //! - [`page_cache`]: what of a file is not on the device yet.
+//! - [`zstd`], [`lz4`]: bytes made shorter, and as they were again.
 //!
 //! What must never be here: RocksDB, formats, policy, threads of our own, network.
 //!
@@ -23,6 +24,8 @@ pub mod awaited_reads;
 pub mod direct_reads;
 #[allow(unsafe_code)] // declares the C functions
 mod ffi;
+#[allow(unsafe_code)] // hands borrowed bytes to C
+pub mod lz4;
 #[allow(unsafe_code)] // hands a file and borrowed bytes to C++
 pub mod mapped_file;
 #[allow(unsafe_code)] // hands a descriptor and memory to C++
@@ -33,3 +36,5 @@ pub mod objects;
 pub mod page_cache;
 pub mod remote_files;
 pub mod tap;
+#[allow(unsafe_code)] // hands borrowed bytes to C
+pub mod zstd;

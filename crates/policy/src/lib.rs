@@ -15,6 +15,7 @@
 //! decisions are named fields of [`machine::Parameters`]; what only keeps numbers within what a
 //! float can bear is a named constant where it is used.
 
+pub mod compression;
 pub mod dedup;
 pub mod duplicates;
 pub mod edgecode;

@@ -10,10 +10,11 @@
 //! sector, and of a value with zeros where something may be missing, nobody can tell; they pass for
 //! a loss of power.
 
-use crate::pointer::Pointer;
+use crate::packed_record::{self, Lengths};
+use crate::pointer::RecordPointer;
 use crate::record;
 use crate::segment::Segment;
-use crate::segment_header;
+use crate::segment_header::{self, SEGMENT_HEADER_BYTES};
 use crate::{Error, Result};
 
 /// What a device writes whole or not at all, at the least.
@@ -33,7 +34,7 @@ const MISSING_END_BYTES: usize = 8;
 /// # Errors
 ///
 /// [`Error::Io`] where its bytes cannot be had.
-pub fn is_damaged(segment: &Segment, key: &[u8], pointer: Pointer) -> Result<bool> {
+pub fn is_damaged(segment: &Segment, key: &[u8], pointer: RecordPointer) -> Result<bool> {
     // Where it is ignored it is no reason not to be read.
     if !segment.ignores_header()
         && segment.header()?.is_some_and(|header| segment_header::is_one_but_for_a_bit(&header))
@@ -44,25 +45,66 @@ pub fn is_damaged(segment: &Segment, key: &[u8], pointer: Pointer) -> Result<boo
     if end > segment.bytes() || pointer.record_bytes(key.len()) > record::MAX_EXAMINED_BYTES {
         return Ok(false);
     }
-    // With what stands behind it in its last sector.
+    let lengths = pointer.packed_lengths();
+    if lengths.is_some() && is_dictionary_damaged(segment)? {
+        return Ok(true);
+    }
+    let bytes = with_sector(segment, begin, end)?;
+    Ok(bytes.is_some_and(|bytes| is_flipped(&bytes, begin, pointer.record_bytes(key.len()), key, lengths)))
+}
+
+/// The bytes from `begin` to `end`, with what stands behind them in their last sector; `None` where
+/// the file ends before.
+fn with_sector(segment: &Segment, begin: u64, end: u64) -> Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; (end.next_multiple_of(SECTOR_BYTES).min(segment.bytes()) - begin) as usize];
     match segment.read(begin, &mut bytes) {
-        Ok(()) => Ok(is_flipped(&bytes, begin, pointer.record_bytes(key.len()), key)),
-        Err(Error::Corrupt { .. }) => Ok(false),
+        Ok(()) => Ok(Some(bytes)),
+        Err(Error::Corrupt { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
+/// Whether the first record of a segment was changed after it was written, where that is its
+/// dictionary, and its lengths were not: nobody else knows those.
+fn is_dictionary_damaged(segment: &Segment) -> Result<bool> {
+    let (begin, bytes) = (SEGMENT_HEADER_BYTES as u64, segment.bytes());
+    let has_one = segment.format().is_ok_and(|format| format.dictionary().is_some());
+    if !has_one || bytes < begin + packed_record::MAX_HEADER_BYTES as u64 {
+        return Ok(false);
+    }
+    let mut header = [0; packed_record::MAX_HEADER_BYTES];
+    segment.read(begin, &mut header)?;
+    let end = packed_record::announced_bytes(&header).map_or(u64::MAX, |length| begin + length as u64);
+    if end > bytes || end - begin > record::MAX_EXAMINED_BYTES as u64 {
+        return Ok(false);
+    }
+    let found = with_sector(segment, begin, end)?;
+    Ok(found.is_some_and(|found| {
+        let record = &found[..(end - begin) as usize];
+        let flipped = packed_record::flipped_bit_behind_header(record);
+        is_there(&found, begin, record.len(), flipped)
+    }))
+}
+
 /// Of the bytes of a segment from `begin` on, whether the first so many are the record of `key` but
 /// for one bit, which is not missing.
-fn is_flipped(bytes: &[u8], begin: u64, record_bytes: usize, key: &[u8]) -> bool {
+fn is_flipped(bytes: &[u8], begin: u64, record_bytes: usize, key: &[u8], lengths: Option<Lengths>) -> bool {
+    let record = &bytes[..record_bytes];
+    let flipped = match lengths {
+        None => record::flipped_bit_of(record, key),
+        Some(lengths) => packed_record::flipped_bit_of(record, key, lengths),
+    };
+    is_there(bytes, begin, record_bytes, flipped)
+}
+
+/// Whether one bit is wrong in the first so many of these bytes, and is not missing.
+fn is_there(bytes: &[u8], begin: u64, record_bytes: usize, flipped: Option<usize>) -> bool {
     let record = &bytes[..record_bytes];
     let lacks_an_end = || match record_bytes > SHORT_RECORD_BYTES {
         true => lacks_an_end(record, begin, MISSING_END_BYTES),
         false => lacks_an_end(bytes, begin, SECTOR_BYTES as usize),
     };
-    record::flipped_bit_of(record, key)
-        .is_some_and(|bit| !is_zero_to_sector_end(bytes, begin, bit / 8) && !lacks_an_end())
+    flipped.is_some_and(|bit| !is_zero_to_sector_end(bytes, begin, bit / 8) && !lacks_an_end())
 }
 
 /// Whether nothing but zeros stands from the byte `at` on in its sector.
@@ -118,7 +160,7 @@ mod tests {
             let cut = cut.index(record.len());
             let end = cut + 512 - (begin as usize + cut) % 512;
             record.iter_mut().take(end).skip(cut).for_each(|byte| *byte = 0);
-            prop_assert!(!is_flipped(&record, begin, record.len(), key));
+            prop_assert!(!is_flipped(&record, begin, record.len(), key, None));
         }
 
         #[test]
@@ -139,10 +181,10 @@ mod tests {
             let of_first = (512 - begin as usize % 512).min(len);
             let lost = [&record[..of_first]].into_iter().chain(record[of_first..].chunks(512));
             prop_assume!(lost.into_iter().all(|part| part.iter().any(|byte| *byte != 0)));
-            prop_assert_eq!(is_flipped(&record, begin, len, key), follows(&record));
+            prop_assert_eq!(is_flipped(&record, begin, len, key, None), follows(&record));
             // The next record may stand in the same sector.
             record.extend_from_slice(&encoded(b"another", b"value"));
-            prop_assert_eq!(is_flipped(&record, begin, len, key), follows(&record));
+            prop_assert_eq!(is_flipped(&record, begin, len, key, None), follows(&record));
         }
     }
 
@@ -158,18 +200,18 @@ mod tests {
             let of_sector = |at: usize| (begin as usize + at).next_multiple_of(512) - begin as usize;
             let len = record.len();
             record[of_sector(lost.start) - 20..of_sector(lost.end).min(len)].fill(0);
-            assert!(!is_flipped(&record, begin, len, key));
+            assert!(!is_flipped(&record, begin, len, key, None));
             // By the checksum of what is left, but for one bit of a sector that is there.
             let mut flipped = record.clone();
             flipped[5000] ^= 4;
             let checksum = crc32c::crc32c(&flipped[4..]);
             record[..4].copy_from_slice(&checksum.to_le_bytes());
             assert_eq!(record::flipped_bit_of(&record, key), Some(5000 * 8 + 2));
-            assert!(!is_flipped(&record, begin, len, key));
+            assert!(!is_flipped(&record, begin, len, key, None));
         }
         let value = vec![7; 1 << 20];
         let mut record = encoded(key, &value);
         record[500_000] ^= 1;
-        assert!(is_flipped(&record, begin, record.len(), key), "nothing is missing");
+        assert!(is_flipped(&record, begin, record.len(), key, None), "nothing is missing");
     }
 }

@@ -1,6 +1,7 @@
 //! The value log: separated values, each written once, in segments.
 //!
-//! - [`record`], [`pointer`], [`segment_header`], [`segment`]: the formats.
+//! - [`record`], [`packed_record`], [`pointer`], [`segment_header`], [`segment`]: the formats.
+//! - [`compression`]: values packed one by one, with dictionaries.
 //! - [`stream`], [`log`]: appends, reads and syncs. `collected`: appends of what garbage collection
 //!   copies. [`mappings`]: reads through memory. [`watermark`], in a [file of two slots](slots): up
 //!   to where it is durable.
@@ -11,6 +12,7 @@
 //! garbage collection), a choice of policy. Below it is `io` alone.
 
 mod collected;
+pub mod compression;
 mod damage;
 pub mod descriptors;
 mod error;
@@ -19,6 +21,7 @@ pub mod mappings;
 #[cfg(test)]
 #[path = "../../engine/src/mutation.rs"]
 mod mutation;
+pub mod packed_record;
 pub mod pointer;
 pub mod record;
 pub mod segment;
@@ -27,6 +30,7 @@ pub mod slots;
 pub mod stream;
 pub mod sync_failure;
 pub mod tail;
+mod varint;
 pub mod watermark;
 
 pub use error::{Error, Result};

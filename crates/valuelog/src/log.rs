@@ -23,13 +23,17 @@ use ecotone_io::direct_reads::{self, DirectRead};
 use ecotone_io::tap::TapEvent;
 use parking_lot::{Mutex, RwLock};
 
+use crate::compression::cache::DictionaryCache;
+use crate::compression::dictionary::{Dictionary, DictionaryError, DictionaryId};
+use crate::compression::{self, Codec, MAX_KEPT_CONTEXT_VALUE_BYTES, Method, Stored};
 use crate::damage;
 use crate::descriptors::Descriptors;
 use crate::mappings::Mappings;
-use crate::pointer::{Pointer, SegmentMap, SegmentNumber};
+use crate::packed_record::{self, PackedLayout, Packing};
+use crate::pointer::{Pointer, RecordPointer, SegmentMap, SegmentNumber};
 use crate::record::{self, RECORD_HEADER_BYTES};
-use crate::segment::{self, InFlight, Segment};
-use crate::segment_header::SEGMENT_HEADER_BYTES;
+use crate::segment::{self, Contents, Head, InFlight, Segment};
+use crate::segment_header::{SEGMENT_HEADER_BYTES, SegmentFormat};
 use crate::stream::Stream;
 use crate::sync_failure::SyncFailure;
 use crate::watermark::{self, Watermark, WatermarkFile};
@@ -65,7 +69,29 @@ const MIN_SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
 thread_local! {
     static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// What a value is packed to, or unpacked to.
+    static OTHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
+
+/// Calls `work` with an empty buffer: this thread's, unless what is to be put there is long.
+fn with_buffer<R>(bytes: usize, work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    match bytes > MAX_KEPT_CONTEXT_VALUE_BYTES {
+        true => work(&mut Vec::new()),
+        false => OTHER.with_borrow_mut(|buffer| {
+            buffer.clear();
+            let done = work(buffer);
+            // Somebody's buffer may have been left in its place.
+            if buffer.capacity() > 2 * MAX_KEPT_CONTEXT_VALUE_BYTES {
+                *buffer = Vec::new();
+            }
+            done
+        }),
+    }
+}
+
+/// Of so many segments, the newest, it is asked at opening whether they have a dictionary: each has
+/// to be opened for that.
+const MAX_ASKED_SEGMENTS: usize = 64;
 
 /// Levels that relocated values can come to rest in: those of RocksDB.
 const LEVELS: usize = 7;
@@ -113,6 +139,11 @@ pub struct ValueLog {
     /// Whether that is too little to be of use.
     reads_directly: AtomicBool,
     mappings: Mappings,
+    /// Whether segments that no value asks for are of format 2.
+    packs: bool,
+    dictionaries: DictionaryCache,
+    /// The one that further segments get.
+    dictionary: RwLock<Option<Arc<Dictionary>>>,
     next_number: Mutex<u32>,
     written: Stream,
     /// For each level one of values that were relocated once, and one of those that were more
@@ -179,6 +210,9 @@ impl ValueLog {
             page_cache_bytes: None,
             reads_directly: AtomicBool::new(false),
             mappings: Mappings::new(0),
+            packs: false,
+            dictionaries: DictionaryCache::default(),
+            dictionary: RwLock::default(),
             // The last process may have died before it synced its names.
             new_names: AtomicBool::new(has_segments),
             names_durable_to: AtomicU32::new(0),
@@ -206,6 +240,12 @@ impl ValueLog {
     /// The same, with at most `bytes` bytes of segments mapped into memory for users' reads.
     pub fn with_mapped_reads(self, bytes: u64) -> Self {
         Self { mappings: Mappings::new(bytes), ..self }
+    }
+
+    /// The same, whose values are appended by [`append_packed`](Self::append_packed), and of whose
+    /// dictionaries those that are not in use take at most so many bytes of memory.
+    pub fn with_packed_values(self, dictionary_bytes: u64) -> Self {
+        Self { packs: true, dictionaries: DictionaryCache::new(dictionary_bytes), ..self }
     }
 
     /// The same, of which the kernel is expected to keep so many bytes in memory.
@@ -253,7 +293,7 @@ impl ValueLog {
         }
     }
 
-    /// The same of a whole record, which is what a value was read in.
+    /// The same of a whole record of format 1, which is what a value was read in.
     ///
     /// # Errors
     ///
@@ -263,6 +303,245 @@ impl ValueLog {
         self.append_parts(place, &[record], value_bytes)
     }
 
+    /// Appends a value, packed where that is worth it, to a segment of format 2 of the
+    /// [dictionary](Self::dictionary) that it is packed with. It is packed before any lock is
+    /// taken.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub fn append_packed(
+        &self,
+        place: ValueOrigin,
+        codec: Codec,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(RecordPointer, InFlight)> {
+        self.failure.check()?;
+        let dictionary = self.dictionary();
+        with_buffer(value.len(), |packed| match compression::pack(codec, dictionary.as_deref(), value, packed) {
+            Some(stored) => self.append_stored(place, dictionary.as_ref(), key, packed, stored),
+            None => self.append_stored(place, dictionary.as_ref(), key, value, Stored::as_it_is(value.len())),
+        })
+    }
+
+    fn append_stored(
+        &self,
+        place: ValueOrigin,
+        dictionary: Option<&Arc<Dictionary>>,
+        key: &[u8],
+        bytes: &[u8],
+        stored: Stored,
+    ) -> Result<(RecordPointer, InFlight)> {
+        let header = packed_record::encode_header(Packing::of(&stored), key, bytes, stored.value_bytes);
+        let lengths = packed_record::Lengths { stored_bytes: bytes.len(), value_bytes: stored.value_bytes };
+        if header.len() + key.len() + bytes.len() <= COPIED_BYTES {
+            RECORD.with_borrow_mut(|record| {
+                record.clear();
+                record.extend_from_slice(&header);
+                record.extend_from_slice(key);
+                record.extend_from_slice(bytes);
+                self.append_packed_parts(place, dictionary, stored.dictionary, &[record], lengths)
+            })
+        } else {
+            self.append_packed_parts(place, dictionary, stored.dictionary, &[&header, key, bytes], lengths)
+        }
+    }
+
+    fn append_packed_parts(
+        &self,
+        place: ValueOrigin,
+        dictionary: Option<&Arc<Dictionary>>,
+        needs: Option<DictionaryId>,
+        parts: &[&[u8]],
+        lengths: packed_record::Lengths,
+    ) -> Result<(RecordPointer, InFlight)> {
+        let takes = |segment: &Segment| match segment.format() {
+            Ok(SegmentFormat::Packed(has)) => needs.is_none() || has == needs,
+            Ok(SegmentFormat::Plain) | Err(_) => false,
+        };
+        let create = || self.create_segment(place, Contents::Packed(dictionary.map(|dictionary| &**dictionary)));
+        let (offset, in_flight) = self.stream(place).append(parts, self.max_segment_bytes(), takes, create)?;
+        let pointer = RecordPointer {
+            segment: in_flight.segment(),
+            // All of them fit, as in `append_parts`.
+            offset: offset as u32,
+            value_bytes: lengths.value_bytes as u32,
+            stored_bytes: Some(lengths.stored_bytes as u32),
+        };
+        Ok((pointer, in_flight))
+    }
+
+    /// Appends the value of a whole record of either format, which `pointer` leads to and
+    /// [`read_record_by`](Self::read_record_by) has read: the record as it is where it is packed by
+    /// that codec already, and with the dictionary in force, and the value anew where it is not.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append), and those of [`read`](Self::read) where it must be unpacked.
+    pub fn append_copy(
+        &self,
+        place: ValueOrigin,
+        codec: Codec,
+        key: &[u8],
+        pointer: impl Into<RecordPointer>,
+        record: &[u8],
+    ) -> Result<(RecordPointer, InFlight)> {
+        self.failure.check()?;
+        let pointer = pointer.into();
+        let segment = self.segment_of(pointer)?;
+        let corrupt = |reason| segment.corrupt(u64::from(pointer.offset), reason);
+        let Some(lengths) = pointer.packed_lengths() else {
+            let value = record::check_for(record, key).map_err(corrupt)?;
+            return self.append_packed(place, codec, key, &record[value]);
+        };
+        let layout = packed_record::check_for(record, key, lengths).map_err(corrupt)?;
+        let dictionary = self.dictionary();
+        let in_force = dictionary.as_ref().map(|dictionary| dictionary.id());
+        let of_segment = segment.format().ok().and_then(SegmentFormat::dictionary);
+        let is_packed_so = match (layout.packing, codec) {
+            // What did not shrink may do so by another codec, or with another dictionary.
+            (Packing::Value { method: Method::None, .. }, Codec::None) => true,
+            (Packing::Value { method: Method::Lz4, with_dictionary }, Codec::Lz4)
+            | (Packing::Value { method: Method::Zstd, with_dictionary }, Codec::Zstd(_)) => {
+                with_dictionary == in_force.is_some() && (!with_dictionary || of_segment == in_force)
+            }
+            _ => false,
+        };
+        if is_packed_so {
+            let needs = layout.value_in(of_segment).and_then(|stored| stored.dictionary);
+            return self.append_packed_parts(place, dictionary.as_ref(), needs, &[record], lengths);
+        }
+        let mut value = Vec::new();
+        self.unpack(&segment, pointer, &layout, record, true, &mut value)?;
+        self.append_packed(place, codec, key, &value)
+    }
+
+    /// The dictionary that values are packed with from now on, and that further segments get.
+    pub fn dictionary(&self) -> Option<Arc<Dictionary>> {
+        self.dictionary.read().clone()
+    }
+
+    /// Sets that dictionary. Segments that are appended to are left with theirs: the next value that
+    /// needs this one begins another.
+    ///
+    /// # Errors
+    ///
+    /// [`DictionaryError::Length`]: it stays as it was.
+    pub fn set_dictionary(&self, content: Option<Vec<u8>>) -> Result<Option<DictionaryId>, DictionaryError> {
+        let dictionary = content.map(|content| self.dictionaries.insert(content)).transpose()?;
+        dictionary.iter().for_each(|dictionary| _ = dictionary.packed());
+        let id = dictionary.as_ref().map(|dictionary| dictionary.id());
+        *self.dictionary.write() = dictionary;
+        Ok(id)
+    }
+
+    /// Sets the dictionary of the newest segment that has one: that of the last process. Damaged
+    /// ones are passed over, and so is what is behind the newest 64 segments.
+    pub fn take_over_dictionary(&self) -> Option<DictionaryId> {
+        let segments = self.segments();
+        let found =
+            segments.iter().rev().take(MAX_ASKED_SEGMENTS).find_map(|segment| self.dictionary_in(segment).ok()?)?;
+        found.packed();
+        let id = found.id();
+        *self.dictionary.write() = Some(found);
+        Some(id)
+    }
+
+    /// Bytes of memory that dictionaries take.
+    pub fn dictionary_memory(&self) -> u64 {
+        self.dictionaries.bytes()
+    }
+
+    /// The dictionary that the values of `segment` are packed with; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] where it cannot be read, neither there nor in another segment that has
+    /// the same: values that are packed with it cannot be read.
+    pub fn dictionary_in(&self, segment: &Arc<Segment>) -> Result<Option<Arc<Dictionary>>> {
+        match segment.format() {
+            Ok(format) => format.dictionary().map(|id| self.load_dictionary(segment, id, true)).transpose(),
+            Err(_) if segment.ignores_header() => self.dictionary_behind_damaged_header(segment, true).map(Some),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The dictionary `id` of `segment`, if it may not wait only from memory.
+    fn load_dictionary(&self, segment: &Arc<Segment>, id: DictionaryId, may_wait: bool) -> Result<Arc<Dictionary>> {
+        if let Some(dictionary) = self.dictionaries.get(id) {
+            return Ok(dictionary);
+        }
+        let content = match self.read_dictionary(segment, may_wait) {
+            Err(error @ Error::Corrupt { .. }) => {
+                if !may_wait {
+                    return Err(Error::WouldBlock);
+                }
+                self.copy_of_dictionary(segment, id).ok_or(error)?
+            }
+            content => content?,
+        };
+        self.dictionaries.insert(content).map_err(|reason| segment.corrupt(SEGMENT_HEADER_BYTES as u64, reason))
+    }
+
+    fn dictionary_behind_damaged_header(&self, segment: &Arc<Segment>, may_wait: bool) -> Result<Arc<Dictionary>> {
+        let content = self.read_dictionary(segment, may_wait)?;
+        self.dictionaries.insert(content).map_err(|reason| segment.corrupt(SEGMENT_HEADER_BYTES as u64, reason))
+    }
+
+    fn read_dictionary(&self, segment: &Arc<Segment>, may_wait: bool) -> Result<Vec<u8>> {
+        self.will_open(segment, false);
+        segment.read_dictionary(|offset, into| match may_wait {
+            true => segment.read(offset, into),
+            false => segment.try_read(offset, into),
+        })
+    }
+
+    /// The content of that dictionary in any other segment.
+    #[cold]
+    fn copy_of_dictionary(&self, but: &Segment, id: DictionaryId) -> Option<Vec<u8>> {
+        let has = |segment: &Arc<Segment>| {
+            segment.number() != but.number() && segment.format().is_ok_and(|format| format.dictionary() == Some(id))
+        };
+        let segments = self.segments();
+        segments.iter().filter(|segment| has(segment)).find_map(|segment| self.read_dictionary(segment, true).ok())
+    }
+
+    /// Appends the value of a record of `segment` to `to`.
+    fn unpack(
+        &self,
+        segment: &Arc<Segment>,
+        pointer: RecordPointer,
+        layout: &PackedLayout,
+        record: &[u8],
+        may_wait: bool,
+        to: &mut Vec<u8>,
+    ) -> Result<()> {
+        let offset = u64::from(pointer.offset);
+        let dictionary = match layout.packing {
+            Packing::Value { with_dictionary: true, .. } => {
+                let found = match segment.format() {
+                    Ok(SegmentFormat::Packed(Some(id))) => self.load_dictionary(segment, id, may_wait),
+                    Err(_) if segment.ignores_header() => self.dictionary_behind_damaged_header(segment, may_wait),
+                    Ok(_) => Err(segment.corrupt(SEGMENT_HEADER_BYTES as u64, "its header names no dictionary")),
+                    Err(error) => Err(error),
+                };
+                // Which record cannot be read, and why.
+                Some(found.map_err(|error| match error {
+                    Error::Corrupt { detail, .. } => {
+                        segment.corrupt(offset, format!("the value needs the dictionary of its segment: {detail}"))
+                    }
+                    error => error,
+                })?)
+            }
+            _ => None,
+        };
+        let stored = layout.value_in(dictionary.as_ref().map(|dictionary| dictionary.id()));
+        let stored = stored.ok_or_else(|| segment.corrupt(offset, "the record holds no value"))?;
+        let bytes = &record[layout.stored.clone()];
+        compression::unpack(stored, dictionary.as_deref(), bytes, to).map_err(|reason| segment.corrupt(offset, reason))
+    }
+
     /// Whether a user's value can be appended without waiting for another one.
     pub fn is_unblocked(&self) -> bool {
         self.written.is_unblocked()
@@ -270,7 +549,9 @@ impl ValueLog {
 
     fn append_parts(&self, place: ValueOrigin, parts: &[&[u8]], value_bytes: usize) -> Result<(Pointer, InFlight)> {
         let max_bytes = self.max_segment_bytes();
-        let (offset, in_flight) = self.stream(place).append(parts, max_bytes, || self.create_segment(place))?;
+        let takes = |segment: &Segment| matches!(segment.format(), Ok(SegmentFormat::Plain));
+        let create = || self.create_segment(place, Contents::Plain);
+        let (offset, in_flight) = self.stream(place).append(parts, max_bytes, takes, create)?;
         // Both fit: a segment is shorter than 4 GiB unless it holds one record only.
         let (offset, value_bytes) = (offset as u32, value_bytes as u32);
         Ok((Pointer { segment: in_flight.segment(), offset, value_bytes }, in_flight))
@@ -284,7 +565,12 @@ impl ValueLog {
     /// As [`append`](Self::append).
     pub fn go_behind(&self, number: SegmentNumber) -> Result<()> {
         self.failure.check()?;
-        self.written.begin_behind(number, || self.create_segment(ValueOrigin::Written))
+        let dictionary = self.dictionary();
+        let contents = match self.packs {
+            true => Contents::Packed(dictionary.as_deref()),
+            false => Contents::Plain,
+        };
+        self.written.begin_behind(number, || self.create_segment(ValueOrigin::Written, contents))
     }
 
     fn max_segment_bytes(&self) -> u64 {
@@ -300,7 +586,7 @@ impl ValueLog {
         }
     }
 
-    fn create_segment(&self, place: ValueOrigin) -> Result<Arc<Segment>> {
+    fn create_segment(&self, place: ValueOrigin, contents: Contents<'_>) -> Result<Arc<Segment>> {
         self.close_some();
         let mut next = self.next_number.lock();
         let number = SegmentNumber(*next);
@@ -320,8 +606,8 @@ impl ValueLog {
         };
         let limit = self.max_segment_bytes();
         let syncs_often = self.syncs_each_write && resting_level.is_none();
-        let segment =
-            Segment::create(&self.directory, number, resting_level, limit, syncs_often, &self.descriptors, &self.tap);
+        let head = Head { resting_level, contents };
+        let segment = Segment::create(&self.directory, number, head, limit, syncs_often, &self.descriptors, &self.tap);
         // Where it cannot be made, what is left of it would be in the way of the next one.
         if segment.is_ok() || self.directory.join(segment::file_name(number)).exists() {
             *next = after;
@@ -441,14 +727,19 @@ impl ValueLog {
         }
     }
 
-    /// Reads the value of `key` that `pointer` leads to. The record is left in `into`; where the
-    /// value lies in it is returned.
+    /// Reads the value of `key` that `pointer` leads to. The record is left in `into`, or the value
+    /// alone where it was packed; where the value lies in it is returned.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] names file and offset.
-    pub fn read(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
-        self.read_with(key, pointer, into, |segment, offset, into| {
+    /// [`Error::Corrupt`] names file and offset, and says so where a dictionary is what is missing.
+    pub fn read(
+        &self,
+        key: &[u8],
+        pointer: impl Into<RecordPointer>,
+        into: &mut Vec<u8>,
+    ) -> Result<std::ops::Range<usize>> {
+        self.read_value(key, pointer.into(), into, true, |segment, offset, into| {
             if let Some(mapped) = segment.in_memory() {
                 if segment.read_mapped(mapped.reads(), offset, into).is_ok() {
                     return Ok(());
@@ -464,7 +755,13 @@ impl ValueLog {
     /// # Errors
     ///
     /// As [`read`](Self::read), and [`Error::WouldBlock`].
-    pub fn try_read(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
+    pub fn try_read(
+        &self,
+        key: &[u8],
+        pointer: impl Into<RecordPointer>,
+        into: &mut Vec<u8>,
+    ) -> Result<std::ops::Range<usize>> {
+        let pointer = pointer.into();
         let directly = self.reads_past_cache(pointer.record_bytes(key.len())) && direct_reads::are_of_use();
         let read = |segment: &Arc<Segment>, offset, into: &mut [u8]| {
             if directly {
@@ -478,7 +775,7 @@ impl ValueLog {
             self.will_open(segment, false);
             segment.try_read(offset, into)
         };
-        self.read_with(key, pointer, into, read)
+        self.read_value(key, pointer, into, false, read)
     }
 
     /// Whether a record of so many bytes is better read past the kernel's cache: it can keep so
@@ -517,7 +814,8 @@ impl ValueLog {
     /// Asks the kernel to begin reading the record that `pointer` leads to, where it is not in
     /// memory, and does not wait for it. A pointer that leads nowhere is left to the
     /// [`read`](Self::read) that follows.
-    pub fn will_need(&self, key: &[u8], pointer: Pointer) {
+    pub fn will_need(&self, key: &[u8], pointer: impl Into<RecordPointer>) {
+        let pointer = pointer.into();
         if let Some(segment) = self.segment(pointer.segment)
             && pointer.end(key.len()) <= segment.bytes()
         {
@@ -526,8 +824,8 @@ impl ValueLog {
         }
     }
 
-    /// The same, by another way of reading than the segment's own, which [says](Self::will_open)
-    /// what it opens.
+    /// As [`read`](Self::read), by another way of reading than the segment's own, which
+    /// [says](Self::will_open) what it opens.
     ///
     /// # Errors
     ///
@@ -535,38 +833,84 @@ impl ValueLog {
     pub fn read_by(
         &self,
         key: &[u8],
-        pointer: Pointer,
+        pointer: impl Into<RecordPointer>,
         into: &mut Vec<u8>,
         read: impl FnOnce(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
     ) -> Result<std::ops::Range<usize>> {
-        self.read_with(key, pointer, into, read)
+        self.read_value(key, pointer.into(), into, true, read)
     }
 
-    fn read_with(
+    /// Reads the whole record that `pointer` leads to, checks it, and leaves it in `into` as it is
+    /// stored, for [`append_copy`](Self::append_copy).
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_record_by(
         &self,
         key: &[u8],
-        pointer: Pointer,
+        pointer: impl Into<RecordPointer>,
         into: &mut Vec<u8>,
         read: impl FnOnce(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.read_whole(key, pointer.into(), into, read).map(drop)
+    }
+
+    fn read_value(
+        &self,
+        key: &[u8],
+        pointer: RecordPointer,
+        into: &mut Vec<u8>,
+        may_wait: bool,
+        read: impl FnOnce(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
     ) -> Result<std::ops::Range<usize>> {
-        let offset = u64::from(pointer.offset);
-        let Some(segment) = self.segment(pointer.segment) else {
-            return Err(Error::Corrupt {
-                location: Some(self.place(pointer)),
-                detail: "the segment is missing".into(),
-            });
+        let (segment, layout) = match self.read_whole(key, pointer, into, read)? {
+            (_, Whole::Plain(value)) => return Ok(value),
+            (segment, Whole::Packed(layout)) => (segment, layout),
         };
+        if layout.packing.method() == Method::None {
+            return Ok(layout.stored);
+        }
+        with_buffer(layout.value_bytes, |value| {
+            self.unpack(&segment, pointer, &layout, into, may_wait, value)?;
+            std::mem::swap(into, value);
+            Ok(0..into.len())
+        })
+    }
+
+    fn read_whole(
+        &self,
+        key: &[u8],
+        pointer: RecordPointer,
+        into: &mut Vec<u8>,
+        read: impl FnOnce(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
+    ) -> Result<(Arc<Segment>, Whole)> {
+        let offset = u64::from(pointer.offset);
+        let segment = self.segment_of(pointer)?;
         if pointer.end(key.len()) > segment.bytes() || pointer.offset < SEGMENT_HEADER_BYTES as u32 {
             return Err(segment.corrupt(offset, "the pointer leads outside of the segment"));
         }
         // What it held is overwritten, or means nothing.
         into.resize(pointer.record_bytes(key.len()), 0);
         read(&segment, offset, into)?;
-        record::check_for(into, key).map_err(|reason| segment.corrupt(offset, reason))
+        let whole = match pointer.packed_lengths() {
+            None => record::check_for(into, key).map(Whole::Plain),
+            Some(lengths) => packed_record::check_for(into, key, lengths).map(Whole::Packed),
+        };
+        let whole = whole.map_err(|reason| segment.corrupt(offset, reason))?;
+        Ok((segment, whole))
+    }
+
+    fn segment_of(&self, pointer: RecordPointer) -> Result<Arc<Segment>> {
+        self.segment(pointer.segment).ok_or_else(|| Error::Corrupt {
+            location: Some(self.place(pointer)),
+            detail: "the segment is missing".into(),
+        })
     }
 
     /// Where `pointer` leads, whether or not there is something.
-    pub fn place(&self, pointer: Pointer) -> String {
+    pub fn place(&self, pointer: impl Into<RecordPointer>) -> String {
+        let pointer = pointer.into();
         let file = self.directory.join(segment::file_name(pointer.segment));
         format!("{} at offset {}", file.display(), pointer.offset)
     }
@@ -576,7 +920,8 @@ impl ValueLog {
     /// # Errors
     ///
     /// [`Error::Io`] where nobody can tell.
-    pub fn is_damaged(&self, key: &[u8], pointer: Pointer) -> Result<bool> {
+    pub fn is_damaged(&self, key: &[u8], pointer: impl Into<RecordPointer>) -> Result<bool> {
+        let pointer = pointer.into();
         self.segment(pointer.segment).map_or(Ok(false), |segment| damage::is_damaged(&segment, key, pointer))
     }
 
@@ -605,7 +950,8 @@ impl ValueLog {
 
     /// Whether replay must take the pointer on trust: it lies before the watermark that was found
     /// at opening.
-    pub fn was_durable(&self, key: &[u8], pointer: Pointer) -> bool {
+    pub fn was_durable(&self, key: &[u8], pointer: impl Into<RecordPointer>) -> bool {
+        let pointer = pointer.into();
         self.watermark.is_some_and(|watermark| {
             pointer.segment < watermark.segment
                 || (pointer.segment == watermark.segment && pointer.end(key.len()) <= watermark.offset)
@@ -657,6 +1003,14 @@ impl ValueLog {
     }
 }
 
+/// A record that was read and is whole.
+enum Whole {
+    /// Of format 1, with where its value lies.
+    Plain(std::ops::Range<usize>),
+    /// Of format 2.
+    Packed(PackedLayout),
+}
+
 /// Without the watermark opening takes longer, and damage behind it may pass for a loss of power;
 /// what it said before stays true.
 fn not_kept(error: &Error) {
@@ -669,3 +1023,7 @@ const _: () = assert!(RECORD_HEADER_BYTES + SEGMENT_HEADER_BYTES < COPIED_BYTES)
 #[cfg(test)]
 #[path = "log_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "log_packed_tests.rs"]
+mod packed_tests;

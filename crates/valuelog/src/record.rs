@@ -1,4 +1,5 @@
-//! One value in a segment.
+//! One value in a segment of format 1, and what both formats have in common
+//! ([`crate::packed_record`] is the other).
 //!
 //! ```text
 //!  0          4            8              12         12 + k        12 + k + v
@@ -54,6 +55,12 @@ pub enum RecordError {
     /// A whole record, but of another key.
     #[error("the record belongs to another key")]
     AnotherKey,
+    /// A packing that no record of format 2 has.
+    #[error("the record says that it is packed by {0:#04x}, which this version does not know")]
+    Packing(u8),
+    /// A length of format 2 that is no number, or not in its only encoding.
+    #[error("the record's lengths are not encoded as lengths are")]
+    LengthEncoding,
 }
 
 /// Where key and value lie in a record.
@@ -139,14 +146,19 @@ pub const MAX_EXAMINED_BYTES: usize = 16 * 1024 * 1024;
 /// from the least of the first byte on, if one alone. Of other damage to a record of 1 MiB one in
 /// 500 looks so.
 pub fn flipped_bit_of(bytes: &[u8], key: &[u8]) -> Option<usize> {
+    let value = bytes.get(RECORD_HEADER_BYTES + key.len()..)?;
+    let lengths = [(key.len() as u32).to_le_bytes(), (value.len() as u32).to_le_bytes()].concat();
+    flipped_bit_behind(bytes, &[&lengths[..], key].concat())
+}
+
+/// The same of bytes that begin with a checksum and what is `known`.
+pub(crate) fn flipped_bit_behind(bytes: &[u8], known: &[u8]) -> Option<usize> {
     if bytes.len() > MAX_EXAMINED_BYTES {
         return None;
     }
-    let value_begins = RECORD_HEADER_BYTES + key.len();
+    let value_begins = 4 + known.len();
     let (stored, value) = bytes.first_chunk::<4>().zip(bytes.get(value_begins..))?;
-    let lengths = [(key.len() as u32).to_le_bytes(), (value.len() as u32).to_le_bytes()].concat();
-    let known = [&lengths[..], key].concat();
-    let computed = crc32c::crc32c_append(crc32c::crc32c(&known), value);
+    let computed = crc32c::crc32c_append(crc32c::crc32c(known), value);
     let difference = u32::from_le_bytes(*stored) ^ computed;
     let mut differing = known.iter().zip(&bytes[4..]).map(|(known, found)| known ^ found).zip(4..);
     match differing.find(|(flipped, _)| *flipped != 0) {

@@ -29,12 +29,18 @@ use parking_lot::{Mutex, RwLock};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::collected::CollectedAppends;
+use crate::compression::Stored;
+use crate::compression::dictionary::{self, Dictionary, DictionaryId, MAX_DICTIONARY_BYTES};
 use crate::descriptors::{Counted, Descriptors};
+use crate::packed_record::{self, DICTIONARY_KEY_BYTES, Packing};
 use crate::pointer::SegmentNumber;
-use crate::segment_header::{self, HeaderError, SEGMENT_HEADER_BYTES};
+use crate::segment_header::{self, HeaderError, SEGMENT_HEADER_BYTES, SegmentFormat, SegmentHeader};
 use crate::{Error, Result};
 
 const SUFFIX: &str = ".segment";
+
+/// So much is read of a dictionary before its length is known.
+const FIRST_READ_BYTES: u64 = 16 * 1024;
 
 /// A segment, with its file where that is open.
 #[derive(Debug)]
@@ -43,9 +49,10 @@ pub struct Segment {
     path: PathBuf,
     /// Whether a WAL can name its values.
     may_be_in_wal: bool,
-    /// The level that its values were relocated for, as its header says: of a segment that was
-    /// found, once that was read.
-    resting_level: OnceLock<Option<u32>>,
+    /// What its header says: of a segment that was found, once that was read.
+    says: OnceLock<SegmentHeader>,
+    /// Where its first record of a value begins, if it was not found.
+    begin: u64,
     descriptors: Descriptors,
     file: Mutex<Option<Counted<Arc<File>>>>,
     /// For users' reads.
@@ -133,9 +140,55 @@ impl Drop for InFlight {
     }
 }
 
+/// How a segment begins.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'a> {
+    /// The level that its values are relocated for, if they are.
+    pub resting_level: Option<u32>,
+    /// What it is to hold.
+    pub contents: Contents<'a>,
+}
+
+/// What a segment is to hold.
+#[derive(Debug, Clone, Copy)]
+pub enum Contents<'a> {
+    /// Records of format 1.
+    Plain,
+    /// Records of format 2, packed with that dictionary, if with any.
+    Packed(Option<&'a Dictionary>),
+}
+
+impl Head<'_> {
+    fn says(&self) -> SegmentHeader {
+        let format = match self.contents {
+            Contents::Plain => SegmentFormat::Plain,
+            Contents::Packed(dictionary) => SegmentFormat::Packed(dictionary.map(Dictionary::id)),
+        };
+        SegmentHeader { format, resting_level: self.resting_level }
+    }
+
+    /// The header, and the record of the dictionary behind it.
+    fn encode(&self, number: SegmentNumber) -> Vec<u8> {
+        let mut bytes = segment_header::encode(number, self.says()).to_vec();
+        if let Contents::Packed(Some(dictionary)) = self.contents {
+            let (name, packed) = (dictionary.id().get().to_le_bytes(), dictionary.packed());
+            let packing = Packing::Dictionary(packed.stored.method);
+            let header = packed_record::encode_header(packing, &name, &packed.bytes, packed.stored.value_bytes);
+            bytes.extend_from_slice(&header);
+            bytes.extend_from_slice(&name);
+            bytes.extend_from_slice(&packed.bytes);
+        }
+        bytes
+    }
+}
+
+/// The longest record of a dictionary.
+const MAX_DICTIONARY_RECORD_BYTES: usize =
+    packed_record::MAX_HEADER_BYTES + DICTIONARY_KEY_BYTES + MAX_DICTIONARY_BYTES;
+
 impl Segment {
-    /// Makes a new segment in `directory`, with its header, for appending up to about `limit`
-    /// bytes. Its name is not durable yet. `syncs_often`: after every few appends.
+    /// Makes a new segment in `directory`, with its head, for appending up to about `limit` bytes.
+    /// Its name is not durable yet. `syncs_often`: after every few appends.
     ///
     /// # Errors
     ///
@@ -143,7 +196,7 @@ impl Segment {
     pub fn create(
         directory: &Path,
         number: SegmentNumber,
-        resting_level: Option<u32>,
+        head: Head<'_>,
         limit: u64,
         syncs_often: bool,
         descriptors: &Descriptors,
@@ -152,11 +205,11 @@ impl Segment {
         let path = directory.join(file_name(number));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(|error| Error::io("create", &path, &error))?;
-        let header = segment_header::encode(number, resting_level);
+        let (resting_level, begin) = (head.resting_level, head.encode(number));
         let begun = tap
             .tell(TapEvent::Created { path: &path })
-            .and_then(|()| file.write_all_at(&header, 0))
-            .and_then(|()| tap.tell(TapEvent::Appended { path: &path, offset: 0, bytes: &header }));
+            .and_then(|()| file.write_all_at(&begin, 0))
+            .and_then(|()| tap.tell(TapEvent::Appended { path: &path, offset: 0, bytes: &begin }));
         // It would be refused as damaged at the next open; nothing refers to it.
         let remove = || tap::remove_file(&path, tap);
         if let Err(error) = begun {
@@ -164,7 +217,7 @@ impl Segment {
             return Err(Error::io("write", &path, &error));
         }
         let file = Arc::new(file);
-        let len = SEGMENT_HEADER_BYTES as u64;
+        let len = begin.len() as u64;
         let appends = match resting_level {
             Some(_) => Appends::Collected(CollectedAppends::new(file.clone(), len, limit)),
             None => MappedFile::new(file.clone(), len, limit, !syncs_often)
@@ -176,14 +229,15 @@ impl Segment {
             number,
             path,
             may_be_in_wal: resting_level.is_none(),
-            resting_level: OnceLock::from(resting_level),
+            says: OnceLock::from(head.says()),
+            begin: len,
             appends: Mutex::new(Some(appends)),
             file: Mutex::new(Some(descriptors.count(file))),
             descriptors: descriptors.clone(),
             mapping: RwLock::default(),
             direct: Mutex::default(),
             file_number: FileNumber::next(),
-            written: AtomicU64::new(SEGMENT_HEADER_BYTES as u64),
+            written: AtomicU64::new(len),
             durable: AtomicU64::new(0),
             was_found: false,
             writers: AtomicU32::new(0),
@@ -207,7 +261,8 @@ impl Segment {
             number,
             path: directory.join(file_name(number)),
             may_be_in_wal: true,
-            resting_level: OnceLock::new(),
+            says: OnceLock::new(),
+            begin: SEGMENT_HEADER_BYTES as u64,
             appends: Mutex::new(None),
             file: Mutex::new(None),
             descriptors: descriptors.clone(),
@@ -265,9 +320,61 @@ impl Segment {
     /// The level that its values came to rest in when they were relocated, found out in the same
     /// way; none where users wrote them.
     pub fn resting_level(&self) -> Option<u32> {
-        let known = || self.resting_level.get().copied();
+        let known = || self.says.get().copied();
         // All segments are asked; they are not all to be left open.
-        known().or_else(|| self.open().ok().and_then(|_| known())).flatten()
+        known().or_else(|| self.open().ok().and_then(|_| known())).and_then(|says| says.resting_level)
+    }
+
+    /// Which records it holds, as its header says.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening it. [`Error::Corrupt`] too where a damaged header is ignored: its records
+    /// say of themselves what they are.
+    pub fn format(&self) -> Result<SegmentFormat> {
+        if self.says.get().is_none() {
+            self.open()?;
+        }
+        self.says.get().map(|says| says.format).ok_or_else(|| self.corrupt(0, "its header does not say what it holds"))
+    }
+
+    /// Whether no value was appended to it. Not of one that was found.
+    pub fn is_empty(&self) -> bool {
+        self.bytes() == self.begin
+    }
+
+    /// Reads the content of the dictionary that is its first record, by `read`. Which one that must
+    /// be its header says; where that is damaged and ignored, the record.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`, and [`Error::Corrupt`] where it is not that dictionary.
+    pub fn read_dictionary(&self, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<Vec<u8>> {
+        let begin = SEGMENT_HEADER_BYTES as u64;
+        let corrupt = |reason: &dyn std::fmt::Display| {
+            self.corrupt(begin, format!("the dictionary of its values cannot be read: {reason}"))
+        };
+        let mut record = vec![0; self.bytes().saturating_sub(begin).min(FIRST_READ_BYTES) as usize];
+        read(begin, &mut record)?;
+        let bytes = packed_record::announced_bytes(&record).map_err(|reason| corrupt(&reason))?;
+        if bytes > MAX_DICTIONARY_RECORD_BYTES || begin + bytes as u64 > self.bytes() {
+            return Err(corrupt(&"it is longer than one"));
+        }
+        if bytes > record.len() {
+            record.resize(bytes, 0);
+            read(begin, &mut record)?;
+        }
+        let layout = packed_record::check(&record).map_err(|reason| corrupt(&reason))?;
+        let (Packing::Dictionary(method), Some(name)) = (layout.packing, record[layout.key].first_chunk::<8>()) else {
+            return Err(corrupt(&"there is none"));
+        };
+        let found = DictionaryId::decode(u64::from_le_bytes(*name));
+        let named = self.says.get().and_then(|says| says.format.dictionary()).or(found);
+        let Some(id) = named.filter(|_| named == found) else {
+            return Err(corrupt(&"it is another one than its header says"));
+        };
+        let stored = Stored { method, dictionary: None, value_bytes: layout.value_bytes };
+        dictionary::unpack(id, stored, &record[layout.stored]).map_err(|reason| corrupt(&reason))
     }
 
     /// Whether nothing is appended any more.
@@ -516,7 +623,7 @@ impl Segment {
         if !self.is_sealed() {
             return Ok(None);
         }
-        if self.resting_level.get().is_none() {
+        if self.says.get().is_none() {
             // Its header has not been read yet.
             self.open()?;
         }
@@ -596,8 +703,8 @@ impl Segment {
             _ => Error::io("open", &self.path, &error),
         })?;
         match segment_header::check(&self.header_in(&file)?, self.number) {
-            Ok(level) => {
-                self.resting_level.get_or_init(|| level);
+            Ok(says) => {
+                self.says.get_or_init(|| says);
             }
             Err(HeaderError::Damaged(_)) if self.ignores_header() => (),
             Err(reason) => return Err(self.corrupt(0, reason)),

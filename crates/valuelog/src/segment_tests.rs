@@ -2,6 +2,10 @@ use ecotone_io::tap::WriteTap;
 
 use super::*;
 
+fn plain(resting_level: Option<u32>) -> Head<'static> {
+    Head { resting_level, contents: Contents::Plain }
+}
+
 #[test]
 fn a_name_and_a_number_belong_together() {
     assert_eq!(file_name(SegmentNumber(7)), "000007.segment");
@@ -18,7 +22,10 @@ fn a_name_and_a_number_belong_together() {
 fn a_damaged_header_is_refused_and_says_where() {
     let directory = tempfile::tempdir().unwrap();
     let number = SegmentNumber(3);
-    drop(Segment::create(directory.path(), number, None, 4096, false, &Descriptors::default(), &Tap::SILENT).unwrap());
+    drop(
+        Segment::create(directory.path(), number, plain(None), 4096, false, &Descriptors::default(), &Tap::SILENT)
+            .unwrap(),
+    );
     let path = directory.path().join(file_name(number));
     let good = std::fs::read(&path).unwrap();
     for bit in 0..good.len() * 8 {
@@ -50,7 +57,8 @@ fn what_stands_behind_a_damaged_header_is_read_where_that_is_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let number = SegmentNumber(3);
     let segment =
-        Segment::create(directory.path(), number, None, 4096, false, &Descriptors::default(), &Tap::SILENT).unwrap();
+        Segment::create(directory.path(), number, plain(None), 4096, false, &Descriptors::default(), &Tap::SILENT)
+            .unwrap();
     let (offset, _) = segment.append(&[b"a record"]).unwrap();
     let path = directory.path().join(file_name(number));
     let mut bytes = std::fs::read(&path).unwrap();
@@ -77,8 +85,8 @@ fn a_segment_that_is_found_again_tells_whether_its_values_were_relocated_and_whe
     let directory = tempfile::tempdir().unwrap();
     for (number, level) in [(1, None), (2, Some(0)), (3, Some(6))] {
         let (number, tap) = (SegmentNumber(number), Tap::SILENT);
-        let made =
-            Segment::create(directory.path(), number, level, 4096, false, &Descriptors::default(), &tap).unwrap();
+        let made = Segment::create(directory.path(), number, plain(level), 4096, false, &Descriptors::default(), &tap)
+            .unwrap();
         let found = || Segment::found(directory.path(), number, 32, &Descriptors::default(), &tap);
         let (unread, read) = (found(), found());
         read.read(0, &mut [0; 1]).unwrap();
@@ -98,7 +106,7 @@ fn an_append_that_failed_leaves_no_trace() {
     let segment = Segment::create(
         directory.path(),
         SegmentNumber(1),
-        None,
+        plain(None),
         1 << 20,
         false,
         &Descriptors::default(),
@@ -136,7 +144,7 @@ fn an_append_that_the_tap_refuses_leaves_no_trace() {
     let directory = tempfile::tempdir().unwrap();
     let tap = Tap::new(Arc::new(Refuses::default()));
     let segment =
-        Segment::create(directory.path(), SegmentNumber(1), None, 1 << 20, false, &Descriptors::default(), &tap)
+        Segment::create(directory.path(), SegmentNumber(1), plain(None), 1 << 20, false, &Descriptors::default(), &tap)
             .unwrap();
     // A copy and a call.
     for bytes in [1000, 300_000] {
@@ -172,7 +180,8 @@ fn relocated_values_are_in_the_file_once_it_is_synced_or_sealed_and_users_immedi
         let counts = Arc::new(Counts::default());
         let (tap, descriptors) = (Tap::new(counts.clone()), Descriptors::default());
         let segment =
-            Segment::create(directory.path(), SegmentNumber(1), level, 1 << 20, false, &descriptors, &tap).unwrap();
+            Segment::create(directory.path(), SegmentNumber(1), plain(level), 1 << 20, false, &descriptors, &tap)
+                .unwrap();
         let in_file = || {
             let mut found = [0; 3];
             segment.read(SEGMENT_HEADER_BYTES_U64, &mut found).is_ok() && &found == b"one"
@@ -207,7 +216,8 @@ fn a_sync_fails_while_relocated_values_cannot_be_written_sealed_or_not() {
         let directory = tempfile::tempdir().unwrap();
         let (tap, descriptors) = (Tap::new(Arc::new(Refuses::default())), Descriptors::default());
         let segment =
-            Segment::create(directory.path(), SegmentNumber(1), Some(1), 1 << 20, false, &descriptors, &tap).unwrap();
+            Segment::create(directory.path(), SegmentNumber(1), plain(Some(1)), 1 << 20, false, &descriptors, &tap)
+                .unwrap();
         if segment.append(&[b"one"]).is_err() {
             return eprintln!("nothing is tested: this file system does not reserve for certain");
         }

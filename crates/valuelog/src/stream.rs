@@ -16,7 +16,6 @@ use parking_lot::Mutex;
 use crate::Result;
 use crate::pointer::SegmentNumber;
 use crate::segment::{InFlight, Segment};
-use crate::segment_header::SEGMENT_HEADER_BYTES;
 use crate::sync_failure::SyncFailure;
 use crate::watermark::Watermark;
 
@@ -43,7 +42,8 @@ impl Stream {
     }
 
     /// Appends one record of `parts`, to a segment of at most `segment_bytes` unless the record
-    /// alone is longer. `create` makes a further segment. Returns where the record begins.
+    /// alone is longer, that `takes` it. `create` makes a further segment, which has to. Returns
+    /// where the record begins.
     ///
     /// # Errors
     ///
@@ -52,15 +52,13 @@ impl Stream {
         &self,
         parts: &[&[u8]],
         segment_bytes: u64,
+        takes: impl Fn(&Segment) -> bool,
         create: impl FnOnce() -> Result<Arc<Segment>>,
     ) -> Result<(u64, InFlight)> {
         let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let mut active = self.active.lock();
-        let has_space = |segment: &Arc<Segment>| {
-            let used = segment.bytes();
-            used == SEGMENT_HEADER_BYTES as u64 || used + bytes <= segment_bytes
-        };
-        let segment = match active.as_ref().filter(|segment| has_space(segment)) {
+        let has_space = |segment: &Segment| segment.is_empty() || segment.bytes() + bytes <= segment_bytes;
+        let segment = match active.as_ref().filter(|segment| has_space(segment) && takes(segment)) {
             Some(segment) => segment.clone(),
             None => {
                 if let Some(full) = active.take() {
@@ -186,6 +184,7 @@ mod tests {
 
     use super::*;
     use crate::descriptors::Descriptors;
+    use crate::segment::{Contents, Head};
     use ecotone_io::tap::Tap;
 
     #[test]
@@ -193,14 +192,15 @@ mod tests {
         let (directory, stream) = (tempfile::tempdir().unwrap(), Stream::default());
         let ((begun, has_begun), (end, may_end)) = (channel(), channel());
         let path = directory.path();
+        let head = Head { resting_level: None, contents: Contents::Plain };
         let create = move || {
             begun.send(()).unwrap();
             may_end.recv().unwrap();
-            Segment::create(path, SegmentNumber(1), None, 1 << 20, false, &Descriptors::default(), &Tap::SILENT)
+            Segment::create(path, SegmentNumber(1), head, 1 << 20, false, &Descriptors::default(), &Tap::SILENT)
         };
         assert!(stream.is_unblocked());
         std::thread::scope(|scope| {
-            let appending = scope.spawn(|| stream.append(&[b"record"], 1 << 20, create).unwrap());
+            let appending = scope.spawn(|| stream.append(&[b"record"], 1 << 20, |_| true, create).unwrap());
             has_begun.recv().unwrap();
             assert!(!stream.is_unblocked());
             end.send(()).unwrap();

@@ -19,9 +19,10 @@ use std::path::Path;
 
 use ecotone_io::tap::TapEvent;
 
-use crate::record::{self, RecordError};
+use crate::pointer::SegmentNumber;
+use crate::record::RecordError;
 use crate::segment::{self, is_zero};
-use crate::segment_header::SEGMENT_HEADER_BYTES;
+use crate::segment_header::{self, SEGMENT_HEADER_BYTES, SegmentFormat};
 use crate::watermark;
 use crate::{Error, Result};
 use ecotone_io::tap::Tap;
@@ -56,7 +57,8 @@ pub fn trim(directory: &Path, tap: &Tap) -> Result<()> {
                 return Ok(None);
             }
             walked += 1;
-            let end = end_of_records(&file, known.max(SEGMENT_HEADER_BYTES as u64), bytes)?;
+            let format = format_of(&file, number, bytes)?;
+            let end = end_of_records(&file, format, known.max(SEGMENT_HEADER_BYTES as u64), bytes)?;
             let is_reserved = end < bytes && is_zero(&file, end, bytes)?;
             is_reserved.then(|| file.set_len(end).map(|()| end)).transpose()
         });
@@ -73,9 +75,19 @@ pub fn trim(directory: &Path, tap: &Tap) -> Result<()> {
     Ok(())
 }
 
-/// Behind the last of the whole records that follow one another from `from` on, in a file of
-/// `bytes` bytes.
-fn end_of_records(file: &File, mut from: u64, bytes: u64) -> io::Result<u64> {
+/// Which records are in a file of `bytes` bytes. Where its header does not say so, nothing is found
+/// that could be cut off but a segment that never had one.
+fn format_of(file: &File, number: SegmentNumber, bytes: u64) -> io::Result<SegmentFormat> {
+    let mut header = [0; SEGMENT_HEADER_BYTES];
+    if bytes >= SEGMENT_HEADER_BYTES as u64 {
+        file.read_exact_at(&mut header, 0)?;
+    }
+    Ok(segment_header::check(&header, number).map_or(SegmentFormat::Plain, |says| says.format))
+}
+
+/// Behind the last of the whole records of that format that follow one another from `from` on, in a
+/// file of `bytes` bytes.
+fn end_of_records(file: &File, format: SegmentFormat, mut from: u64, bytes: u64) -> io::Result<u64> {
     let (mut chunk, mut wanted) = (Vec::new(), CHUNK_BYTES);
     while from < bytes {
         let have = (bytes - from).min(wanted);
@@ -83,8 +95,8 @@ fn end_of_records(file: &File, mut from: u64, bytes: u64) -> io::Result<u64> {
         file.read_exact_at(&mut chunk, from)?;
         let mut within = 0;
         let stop = loop {
-            match record::check(&chunk[within..]) {
-                Ok(layout) => within += layout.value.end,
+            match format.check_record(&chunk[within..]) {
+                Ok(length) => within += length,
                 Err(stop) => break stop,
             }
         };
@@ -101,8 +113,10 @@ fn end_of_records(file: &File, mut from: u64, bytes: u64) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compression::tests::{telemetry, trained};
+    use crate::compression::{Codec, Level};
     use crate::log::{ValueLog, ValueOrigin};
-    use crate::pointer::{Pointer, SegmentNumber};
+    use crate::pointer::{Pointer, RecordPointer};
 
     const SEGMENT: u64 = 64 << 20;
 
@@ -157,6 +171,35 @@ mod tests {
                 trim(&copy.path().join("values"), &Tap::SILENT).unwrap();
                 assert_eq!(length(copy.path()), end);
             }
+        }
+    }
+
+    #[test]
+    fn zeros_behind_packed_records_are_cut_off_and_none_in_them_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = ValueLog::open(directory.path(), SEGMENT, Tap::SILENT).unwrap();
+        log.set_dictionary(Some(trained(4096).content().to_vec())).unwrap();
+        let values = [telemetry(1, 300), vec![0; 9000], telemetry(2, 3 << 20), vec![0; 20]];
+        let pointers: Vec<RecordPointer> = [Codec::Zstd(Level::MIN), Codec::None, Codec::Lz4, Codec::None]
+            .iter()
+            .zip(&values)
+            .map(|(codec, value)| log.append_packed(ValueOrigin::Written, *codec, b"key", value).unwrap().0)
+            .collect();
+        let copy = tempfile::tempdir().unwrap();
+        let in_copy = copy.path().join("values");
+        std::fs::create_dir(&in_copy).unwrap();
+        let name = segment::file_name(SegmentNumber(1));
+        std::fs::copy(log.directory().join(&name), in_copy.join(&name)).unwrap();
+        let end = pointers[3].end(3);
+        let file = OpenOptions::new().write(true).open(in_copy.join(&name)).unwrap();
+        file.set_len(end.next_multiple_of(PAGE_BYTES)).unwrap();
+        trim(&in_copy, &Tap::SILENT).unwrap();
+        assert_eq!(length(copy.path()), end);
+        let log = ValueLog::open(copy.path(), SEGMENT, Tap::SILENT).unwrap();
+        for (value, pointer) in values.iter().zip(&pointers) {
+            let mut into = Vec::new();
+            let found = log.read(b"key", *pointer, &mut into).unwrap();
+            assert!(into[found] == **value);
         }
     }
 

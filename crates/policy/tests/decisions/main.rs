@@ -1,9 +1,10 @@
-//! Decisions of placement, garbage collection and dedup.
+//! Decisions of placement, garbage collection, dedup and compression.
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 #[path = "../common/mod.rs"]
 mod common;
+mod compression;
 mod decisions;
 mod dedup_accuracy;
 mod dedup_candidates;

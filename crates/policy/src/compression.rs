@@ -1,0 +1,374 @@
+//! How the separated values of a store are compressed: by which codec those that users write, by
+//! which those that garbage collection moves, and when a dictionary is trained.
+//!
+//! [`CompressionMachine`] takes events and gives commands. All that it goes by is measured on values
+//! of the store: a training measures each codec on samples that it was not trained with, and every
+//! value that is packed later is measured as well.
+//!
+//! **Which codec.** A byte that is stored has a cost, in time of the device: that of its writing,
+//! and, where it has come to rest, of all its later copies and reads
+//! ([`Parameters::written_byte_ns`], [`Parameters::relocated_byte_ns`]). A codec costs processor
+//! time for each byte before compression. The one for which both together are least is used, and
+//! none is one of them. Another one takes its place only where it is a tenth better.
+//!
+//! **Whether at all.** A store begins uncompressed and collects samples. Where neither codec makes
+//! of them what is worth it ([`Parameters::max_ratio`]), with a dictionary or without, it rests: no
+//! value is tried until so many bytes were written ([`Parameters::rest`]), twice as many each time
+//! in a row, up to [`Parameters::max_rest`].
+//!
+//! **When a dictionary has aged.** When values pack worse by [`Parameters::aged`] than when it was
+//! installed, samples are collected and another one is trained. It is installed where it is better
+//! by [`Parameters::min_gain`] than the one in force, on the same samples. Where it is not, values
+//! have changed and not the dictionary: the next one waits for twice as many bytes.
+//!
+//! Bounds: at most one training at a time, and one for each [`Parameters::rest`] bytes that are
+//! written, but for the first.
+
+use ecotone_types::units::{Bytes, Seconds};
+
+/// What the setting says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CompressionMode {
+    /// What is measured to be best.
+    #[default]
+    Auto,
+    /// Nothing is compressed.
+    None,
+    /// By LZ4, where that is worth it.
+    Lz4,
+    /// By zstd, where that is worth it.
+    Zstd,
+}
+
+/// By what values are packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Codec {
+    /// By nothing.
+    None,
+    /// LZ4.
+    Lz4,
+    /// zstd.
+    Zstd,
+}
+
+impl Codec {
+    /// Those that pack.
+    pub const PACKING: [Self; 2] = [Self::Lz4, Self::Zstd];
+}
+
+/// Where a value comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A user wrote it.
+    Written,
+    /// Garbage collection moved it.
+    Relocated,
+}
+
+impl Origin {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Written, Self::Relocated];
+}
+
+/// The constants of this module.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parameters {
+    /// What the device, and all that comes later, takes for a byte that users write.
+    pub written_byte_ns: f64,
+    /// The same of one that comes to rest.
+    pub relocated_byte_ns: f64,
+    /// More than this share of their bytes may packed values not take. As the codec's own bound for
+    /// each of them.
+    pub max_ratio: f64,
+    /// By so much another codec must cost less to take the place of the one in use.
+    pub min_advantage: f64,
+    /// So many times what it was when the dictionary was installed is a ratio that makes it aged.
+    pub aged: f64,
+    /// By this share a new dictionary must store less than the one in force.
+    pub min_gain: f64,
+    /// After so many bytes a store whose values do not compress tries again, and one whose
+    /// dictionary has aged trains another.
+    pub rest: Bytes,
+    /// After so many at the latest.
+    pub max_rest: Bytes,
+    /// Over about so many bytes ratios and times are averaged.
+    pub window: Bytes,
+}
+
+/// What is in force.
+pub const PARAMETERS: Parameters = Parameters {
+    // 66 MB/s: a flash card's, or what of a faster device compactions and reads leave.
+    written_byte_ns: 15.0,
+    // It is copied a few times more, and every backup and every read has to do with it.
+    relocated_byte_ns: 60.0,
+    max_ratio: 0.875,
+    min_advantage: 0.1,
+    aged: 1.15,
+    min_gain: 0.05,
+    rest: Bytes::from_mib(64),
+    max_rest: Bytes::from_mib(4096),
+    window: Bytes::from_mib(1),
+};
+
+/// What values came to by one codec.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// Bytes that were stored.
+    pub stored: Bytes,
+    /// Processor time.
+    pub took: Seconds,
+}
+
+/// What samples came to by each codec.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeasuredCodecs {
+    /// By LZ4.
+    pub lz4: Measured,
+    /// By zstd.
+    pub zstd: Measured,
+}
+
+impl MeasuredCodecs {
+    fn of(&self, codec: Codec) -> Option<Measured> {
+        match codec {
+            Codec::None => None,
+            Codec::Lz4 => Some(self.lz4),
+            Codec::Zstd => Some(self.zstd),
+        }
+    }
+}
+
+/// What has happened.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Event {
+    /// Values were stored.
+    Stored {
+        /// Where they came from.
+        origin: Origin,
+        /// By what they were packed, whether or not they shrank.
+        codec: Codec,
+        /// Their bytes.
+        raw: Bytes,
+        /// What came of it.
+        measured: Measured,
+    },
+    /// The samples that were asked for are there.
+    SamplesReady,
+    /// The training that was asked for is over.
+    Trained {
+        /// Bytes of the samples that it was measured with.
+        raw: Bytes,
+        /// What they come to with the dictionary in force, or with none where there is none.
+        before: MeasuredCodecs,
+        /// And with the new one; none where none could be trained.
+        after: Option<MeasuredCodecs>,
+    },
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Collect samples of what is written from now on; what was collected before is forgotten.
+    Collect,
+    /// Train a dictionary from the samples, and measure.
+    Train,
+    /// Install the dictionary that was trained.
+    Install,
+    /// Pack values of that origin by that codec from now on.
+    Use(Origin, Codec),
+}
+
+/// What is known of a codec.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Estimate {
+    ratio: f64,
+    ns_per_byte: f64,
+}
+
+impl Estimate {
+    fn of(raw: Bytes, measured: Measured) -> Self {
+        let raw = raw.as_f64().max(1.0);
+        Self { ratio: measured.stored.as_f64() / raw, ns_per_byte: measured.took.0 * 1e9 / raw }
+    }
+
+    fn moved_to(self, to: Self, weight: f64) -> Self {
+        let moved = |from: f64, to: f64| from + weight * (to - from);
+        Self { ratio: moved(self.ratio, to.ratio), ns_per_byte: moved(self.ns_per_byte, to.ns_per_byte) }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The setting says so: for good.
+    Off,
+    /// Values are used as they are decided, or none is tried: nothing to be done before so many
+    /// bytes.
+    Settled {
+        bytes: u64,
+    },
+    Collecting,
+    Training,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct CompressionMachine {
+    mode: CompressionMode,
+    parameters: Parameters,
+    state: State,
+    used: [Codec; 2],
+    /// Of LZ4 and zstd, with the dictionary in force.
+    estimates: [Option<Estimate>; 2],
+    /// Those when it was installed, or last compared with another.
+    at_install: [Option<Estimate>; 2],
+    /// Bytes after which it may try again; twice as many after each time that was in vain.
+    rest: u64,
+}
+
+impl CompressionMachine {
+    /// One that has seen nothing. What to do first is in the second part.
+    pub fn new(mode: CompressionMode, parameters: Parameters) -> (Self, Vec<Command>) {
+        let (state, commands) = match mode {
+            CompressionMode::None => (State::Off, vec![]),
+            _ => (State::Collecting, vec![Command::Collect]),
+        };
+        let machine = Self {
+            mode,
+            parameters,
+            state,
+            used: [Codec::None; 2],
+            estimates: [None; 2],
+            at_install: [None; 2],
+            rest: parameters.rest.0,
+        };
+        (machine, commands)
+    }
+
+    /// By what values of that origin are packed.
+    pub fn used(&self, origin: Origin) -> Codec {
+        self.used[origin as usize]
+    }
+
+    /// What share of their bytes values take that are packed by that codec, as far as that is
+    /// known.
+    pub fn ratio(&self, codec: Codec) -> Option<f64> {
+        self.estimate(codec).map(|estimate| estimate.ratio)
+    }
+
+    /// Takes an event; what is to be done about it, in this order.
+    pub fn handle(&mut self, event: Event) -> Vec<Command> {
+        match event {
+            _ if self.state == State::Off => vec![],
+            Event::Stored { codec, raw, measured, .. } => self.stored(codec, raw, measured),
+            Event::SamplesReady if self.state == State::Collecting => {
+                self.state = State::Training;
+                vec![Command::Train]
+            }
+            Event::Trained { raw, before, after } if self.state == State::Training => self.trained(raw, before, after),
+            // Of what it has not asked for.
+            Event::SamplesReady | Event::Trained { .. } => vec![],
+        }
+    }
+
+    fn stored(&mut self, codec: Codec, raw: Bytes, measured: Measured) -> Vec<Command> {
+        if let Some(known) = slot(codec).map(|slot| &mut self.estimates[slot])
+            && raw.0 > 0
+        {
+            let now = Estimate::of(raw, measured);
+            let weight = (raw.as_f64() / self.parameters.window.as_f64()).min(1.0);
+            *known = Some(known.map_or(now, |before| before.moved_to(now, weight)));
+        }
+        let State::Settled { bytes } = self.state else { return vec![] };
+        let bytes = bytes.saturating_add(raw.0);
+        self.state = State::Settled { bytes };
+        let is_unused = self.used == [Codec::None; 2];
+        if bytes < self.rest || !(is_unused || self.has_aged()) {
+            return vec![];
+        }
+        self.state = State::Collecting;
+        vec![Command::Collect]
+    }
+
+    /// Whether what is packed comes out worse than it did once.
+    fn has_aged(&self) -> bool {
+        let is_worse = |codec: Codec| {
+            let then = slot(codec).and_then(|slot| self.at_install[slot]);
+            let now = self.estimate(codec);
+            now.zip(then).is_some_and(|(now, then)| now.ratio > then.ratio * self.parameters.aged)
+        };
+        self.used.into_iter().any(is_worse)
+    }
+
+    fn trained(&mut self, raw: Bytes, before: MeasuredCodecs, after: Option<MeasuredCodecs>) -> Vec<Command> {
+        let costs_less = |after: &MeasuredCodecs| {
+            let stored = |measured: MeasuredCodecs| measured.zstd.stored.0.min(measured.lz4.stored.0) as f64;
+            stored(*after) <= stored(before) * (1.0 - self.parameters.min_gain)
+        };
+        let installed = after.filter(costs_less);
+        let now = installed.unwrap_or(before);
+        for (codec, slot) in Codec::PACKING.into_iter().zip(0..) {
+            self.estimates[slot] = now.of(codec).map(|measured| Estimate::of(raw, measured));
+        }
+        self.at_install = self.estimates;
+        let mut commands: Vec<_> = Origin::ALL.into_iter().filter_map(|origin| self.choose(origin)).collect();
+        let is_used = self.used != [Codec::None; 2];
+        if installed.is_some() && is_used {
+            commands.insert(0, Command::Install);
+        }
+        // In vain: it changed nothing, or nothing is worth it.
+        self.rest = match installed.is_some() && is_used {
+            true => self.parameters.rest.0,
+            false => self.rest.saturating_mul(2).min(self.parameters.max_rest.0),
+        };
+        self.state = State::Settled { bytes: 0 };
+        commands
+    }
+
+    fn choose(&mut self, origin: Origin) -> Option<Command> {
+        let allowed: &[Codec] = match self.mode {
+            CompressionMode::Auto => &Codec::PACKING,
+            CompressionMode::None => &[],
+            CompressionMode::Lz4 => &[Codec::Lz4],
+            CompressionMode::Zstd => &[Codec::Zstd],
+        };
+        let byte_ns = match origin {
+            Origin::Written => self.parameters.written_byte_ns,
+            Origin::Relocated => self.parameters.relocated_byte_ns,
+        };
+        let cost = |codec: Codec| match self.estimate(codec) {
+            None => byte_ns,
+            Some(estimate) => estimate.ratio * byte_ns + estimate.ns_per_byte,
+        };
+        let is_worth_it = |codec: &Codec| {
+            allowed.contains(codec)
+                && self.estimate(*codec).is_some_and(|estimate| estimate.ratio <= self.parameters.max_ratio)
+        };
+        let before = self.used(origin);
+        let worth_it = || Codec::PACKING.into_iter().filter(is_worth_it);
+        let chosen = match self.mode {
+            // What the setting asks for is done whatever it costs.
+            CompressionMode::Lz4 | CompressionMode::Zstd => worth_it().next().unwrap_or(Codec::None),
+            CompressionMode::Auto | CompressionMode::None => {
+                let best =
+                    worth_it().fold(Codec::None, |best, codec| if cost(codec) < cost(best) { codec } else { best });
+                let keeps = before == Codec::None || is_worth_it(&before);
+                let advantage = 1.0 - self.parameters.min_advantage;
+                if keeps && cost(best) > cost(before) * advantage { before } else { best }
+            }
+        };
+        self.used[origin as usize] = chosen;
+        (chosen != before).then_some(Command::Use(origin, chosen))
+    }
+
+    fn estimate(&self, codec: Codec) -> Option<Estimate> {
+        slot(codec).and_then(|slot| self.estimates[slot])
+    }
+}
+
+fn slot(codec: Codec) -> Option<usize> {
+    match codec {
+        Codec::None => None,
+        Codec::Lz4 => Some(0),
+        Codec::Zstd => Some(1),
+    }
+}

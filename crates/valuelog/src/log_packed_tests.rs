@@ -1,0 +1,375 @@
+//! [`ValueLog`] with packed values: both formats side by side, dictionaries that come and go, and
+//! any damage.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+
+use super::*;
+use crate::compression::Level;
+use crate::compression::dictionary::MAX_DICTIONARY_BYTES;
+use crate::compression::tests::{CODECS, telemetry, trained};
+use crate::mutation::mutated;
+
+const SEGMENT_BYTES: u64 = 1 << 20;
+const ZSTD: Codec = Codec::Zstd(Level::MAX);
+const WRITTEN: ValueOrigin = ValueOrigin::Written;
+const RELOCATED: ValueOrigin = ValueOrigin::Relocated { level: 6, again: false };
+
+fn opened(directory: &Path) -> ValueLog {
+    let log = ValueLog::open(directory, SEGMENT_BYTES, Tap::SILENT).unwrap().with_packed_values(1 << 20);
+    log.opened();
+    log
+}
+
+fn read(log: &ValueLog, key: &[u8], pointer: RecordPointer) -> Result<Vec<u8>> {
+    let mut into = b"what was there before".to_vec();
+    let value = log.read(key, pointer, &mut into)?;
+    Ok(into[value].to_vec())
+}
+
+/// The content of a dictionary of its own.
+fn content(bytes: usize) -> Vec<u8> {
+    trained(bytes).content().to_vec()
+}
+
+fn path(log: &ValueLog, pointer: RecordPointer) -> PathBuf {
+    log.segment(pointer.segment).unwrap().path().to_path_buf()
+}
+
+/// Values that pack well, badly and not at all, short and long.
+fn values() -> Vec<Vec<u8>> {
+    let mut random = crate::mutation::Random::new(1);
+    let noise: Vec<u8> = std::iter::repeat_with(|| random.next().to_le_bytes()).take(40_000).flatten().collect();
+    let lengths = [0, 1, 40, 300, 1000, 70_000, 300_000];
+    lengths.iter().flat_map(|length| [telemetry(*length as u64, *length), noise[..*length].to_vec()]).collect()
+}
+
+#[test]
+fn values_of_both_formats_are_found_again_whatever_dictionary_was_in_force() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = opened(directory.path());
+    let mut written = Vec::new();
+    for dictionary in [None, Some(content(4096)), Some(content(16 * 1024)), None, Some(content(4096))] {
+        log.set_dictionary(dictionary).unwrap();
+        for place in [WRITTEN, RELOCATED] {
+            for (number, value) in values().into_iter().enumerate() {
+                let key = number.to_le_bytes();
+                for codec in CODECS {
+                    written.push((key, log.append_packed(place, codec, &key, &value).unwrap().0, value.clone()));
+                }
+                // By a store of format 1.
+                written.push((key, log.append(place, &key, &value).unwrap().0.into(), value));
+            }
+        }
+    }
+    log.sync().unwrap();
+    log.sync_relocated().unwrap();
+    let all = |log: &ValueLog| {
+        for (key, pointer, value) in &written {
+            assert_eq!(pointer.value_bytes as usize, value.len(), "known without a read");
+            assert!(read(log, key, *pointer).unwrap() == *value, "{pointer:?}");
+            let encoded = {
+                let mut bytes = Vec::new();
+                pointer.encode(&mut bytes);
+                bytes
+            };
+            if pointer.stored_bytes.is_some() {
+                assert_eq!(RecordPointer::decode_packed(&encoded), Some(*pointer));
+            }
+        }
+    };
+    all(&log);
+    drop(log);
+    let log = opened(directory.path());
+    all(&log);
+    for (key, pointer, value) in &written {
+        let mut into = Vec::new();
+        // Everything is in the kernel's memory, where the file system can tell.
+        match log.try_read(key, *pointer, &mut into) {
+            Ok(found) => assert!(into[found] == *value),
+            Err(error) => assert_eq!(error, Error::WouldBlock),
+        }
+    }
+}
+
+#[test]
+fn a_value_costs_one_read_of_its_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = opened(directory.path());
+    log.set_dictionary(Some(content(16 * 1024))).unwrap();
+    let value = telemetry(5, 1000);
+    for codec in CODECS {
+        let (pointer, _) = log.append_packed(WRITTEN, codec, b"key", &value).unwrap();
+        assert_eq!(pointer.stored_bytes.unwrap() < 500, codec != Codec::None);
+        let reads = Cell::new(Vec::new());
+        let mut into = Vec::new();
+        let found = log.read_by(b"key", pointer, &mut into, |segment, offset, into| {
+            reads.set(vec![(offset, into.len())]);
+            segment.read(offset, into)
+        });
+        assert_eq!(&into[found.unwrap()], &value);
+        assert_eq!(reads.take(), [(u64::from(pointer.offset), pointer.record_bytes(3))]);
+    }
+}
+
+#[test]
+fn a_segment_has_its_dictionary_in_it_and_another_dictionary_begins_another_segment() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = opened(directory.path());
+    let append = |codec, length| log.append_packed(WRITTEN, codec, b"key", &telemetry(1, length)).unwrap().0;
+    let plain = append(ZSTD, 300);
+    let one = log.set_dictionary(Some(content(4096))).unwrap();
+    // What needs no dictionary goes on where it was.
+    assert_eq!(append(Codec::None, 300).segment, plain.segment);
+    let first = append(ZSTD, 300);
+    assert!(first.segment > plain.segment);
+    assert!(first.stored_bytes < plain.stored_bytes);
+    assert_eq!(append(Codec::Lz4, 300).segment, first.segment);
+    let other = log.set_dictionary(Some(content(16 * 1024))).unwrap();
+    let second = append(ZSTD, 300);
+    assert!(second.segment > first.segment && one != other);
+    let formats = [plain, first, second].map(|pointer| log.segment(pointer.segment).unwrap().format().unwrap());
+    assert_eq!(formats, [None, one, other].map(SegmentFormat::Packed));
+    // What it costs is a part of its length.
+    let head = u64::from(second.offset);
+    assert!(head > 1000 && head < 8 * 1024, "{head}");
+    // The next process goes on with it.
+    log.sync().unwrap();
+    drop(log);
+    let log = opened(directory.path());
+    assert_eq!(log.dictionary().map(|dictionary| dictionary.id()), None);
+    assert_eq!(log.take_over_dictionary(), other);
+    assert_eq!(log.dictionary().map(|dictionary| dictionary.id()), other);
+    assert!(log.dictionary_memory() > 0);
+    assert_eq!(read(&log, b"key", first).unwrap(), telemetry(1, 300));
+}
+
+#[test]
+fn a_dictionary_that_is_none_is_refused_and_the_one_in_force_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = opened(directory.path());
+    let id = log.set_dictionary(Some(content(4096))).unwrap();
+    for wrong in [0, 100, MAX_DICTIONARY_BYTES + 1] {
+        assert_eq!(log.set_dictionary(Some(vec![7; wrong])), Err(DictionaryError::Length(wrong)));
+    }
+    assert_eq!(log.dictionary().map(|dictionary| dictionary.id()), id);
+}
+
+#[test]
+fn a_copy_is_the_record_as_it_is_where_that_will_do_and_the_value_anew_where_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = opened(directory.path());
+    let value = telemetry(9, 1000);
+    let copy = |pointer: RecordPointer, codec| {
+        let mut record = Vec::new();
+        log.read_record_by(b"key", pointer, &mut record, |segment, offset, into| segment.read(offset, into)).unwrap();
+        let (copied, _) = log.append_copy(RELOCATED, codec, b"key", pointer, &record).unwrap();
+        log.sync_relocated().unwrap();
+        assert_eq!(read(&log, b"key", copied).unwrap(), value);
+        let mut again = Vec::new();
+        log.read_record_by(b"key", copied, &mut again, |segment, offset, into| segment.read(offset, into)).unwrap();
+        (copied, record == again)
+    };
+    let of_format_1 = RecordPointer::from(log.append(WRITTEN, b"key", &value).unwrap().0);
+    let (converted, _) = copy(of_format_1, Codec::None);
+    assert_eq!(converted.stored_bytes, Some(converted.value_bytes));
+    log.set_dictionary(Some(content(16 * 1024))).unwrap();
+    let append = |codec| log.append_packed(WRITTEN, codec, b"key", &value).unwrap().0;
+    let [plain, lz4, zstd] = [Codec::None, Codec::Lz4, ZSTD].map(append);
+    assert!(copy(plain, Codec::None).1 && copy(lz4, Codec::Lz4).1 && copy(zstd, ZSTD).1);
+    for (from, to) in [(of_format_1, ZSTD), (plain, Codec::Lz4), (lz4, ZSTD), (zstd, Codec::Lz4), (zstd, Codec::None)] {
+        let (copied, is_as_it_was) = copy(from, to);
+        assert!(!is_as_it_was && copied.value_bytes == from.value_bytes, "{from:?} {to:?}");
+    }
+    assert!(copy(lz4, ZSTD).0.stored_bytes < lz4.stored_bytes);
+    // With another dictionary it is packed anew, and needs the former one no more.
+    log.set_dictionary(Some(content(8 * 1024))).unwrap();
+    let (copied, is_as_it_was) = copy(zstd, ZSTD);
+    assert!(!is_as_it_was);
+    log.set_dictionary(None).unwrap();
+    log.seal_active();
+    assert!(!copy(copied, ZSTD).1, "nor does one that is packed without");
+}
+
+#[test]
+fn whoever_writes_while_dictionaries_change_writes_what_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = opened(directory.path());
+    let contents = [Some(content(4096)), None, Some(content(8 * 1024))];
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4_u64)
+            .map(|writer| {
+                let log = &log;
+                scope.spawn(move || {
+                    let write = |number: u64| {
+                        let (key, value) = (number.to_le_bytes(), telemetry(writer << 32 | number, 300));
+                        (key, log.append_packed(WRITTEN, ZSTD, &key, &value).unwrap().0, value)
+                    };
+                    (0..500).map(write).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        for round in 0..30 {
+            log.set_dictionary(contents[round % 3].clone()).unwrap();
+            std::thread::yield_now();
+        }
+        for writer in writers {
+            for (key, pointer, value) in writer.join().unwrap() {
+                assert_eq!(read(&log, &key, pointer).unwrap(), value);
+            }
+        }
+    });
+    // Each change may end a segment, and one that a writer was late for.
+    assert!(log.segments().len() <= 31 * 5, "{} segments", log.segments().len());
+}
+
+/// A log of two values in a segment with a dictionary, one that needs it and one that does not.
+fn two_values(directory: &Path) -> (RecordPointer, RecordPointer, PathBuf) {
+    let log = opened(directory);
+    log.set_dictionary(Some(content(4096))).unwrap();
+    let (with, _) = log.append_packed(WRITTEN, ZSTD, b"with", &telemetry(1, 300)).unwrap();
+    let (without, _) = log.append_packed(WRITTEN, Codec::None, b"without", &telemetry(2, 300)).unwrap();
+    assert_eq!(with.segment, without.segment);
+    log.sync().unwrap();
+    let path = path(&log, with);
+    log.close();
+    (with, without, path)
+}
+
+#[test]
+fn a_damaged_dictionary_takes_only_what_needs_it_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let (with, without, path) = two_values(directory.path());
+    let sound = std::fs::read(&path).unwrap();
+    for at in (SEGMENT_HEADER_BYTES..with.offset as usize).step_by(97) {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 8;
+        std::fs::write(&path, &damaged).unwrap();
+        let log = opened(directory.path());
+        assert_eq!(read(&log, b"without", without).unwrap(), telemetry(2, 300));
+        let Err(Error::Corrupt { location: Some(location), detail }) = read(&log, b"with", with) else {
+            panic!("byte {at} of the dictionary is wrong, and nobody notices");
+        };
+        assert!(location.ends_with(&format!("000001.segment at offset {}", with.offset)), "{location}");
+        assert!(detail.contains("dictionary"), "{detail}");
+        let segment = log.segment(with.segment).unwrap();
+        assert!(matches!(log.dictionary_in(&segment), Err(Error::Corrupt { .. })));
+        assert_eq!(log.take_over_dictionary(), None);
+        // In its lengths nobody knows what it was.
+        if at >= SEGMENT_HEADER_BYTES + 20 {
+            assert_eq!(log.is_damaged(b"with", with), Ok(true), "byte {at}: no loss of power does that");
+        }
+    }
+    // What a loss of power takes of it is none.
+    let mut lost = sound;
+    lost[SEGMENT_HEADER_BYTES..512].fill(0);
+    std::fs::write(&path, &lost).unwrap();
+    let log = opened(directory.path());
+    assert!(read(&log, b"with", with).is_err());
+    assert_eq!(log.is_damaged(b"with", with), Ok(false));
+}
+
+#[test]
+fn a_damaged_dictionary_is_taken_from_another_segment_that_has_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let (with, _, path) = two_values(directory.path());
+    {
+        let log = opened(directory.path());
+        log.take_over_dictionary().unwrap();
+        log.append_packed(WRITTEN, ZSTD, b"other", &telemetry(3, 300)).unwrap();
+        log.close();
+    }
+    let mut damaged = std::fs::read(&path).unwrap();
+    damaged[100..600].fill(0);
+    std::fs::write(&path, &damaged).unwrap();
+    let log = opened(directory.path());
+    assert_eq!(log.segments().len(), 2);
+    assert_eq!(read(&log, b"with", with).unwrap(), telemetry(1, 300));
+}
+
+#[test]
+fn behind_a_damaged_header_values_are_read_with_their_dictionary_where_that_is_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (with, without, path) = two_values(directory.path());
+    let mut damaged = std::fs::read(&path).unwrap();
+    damaged[21] ^= 1;
+    std::fs::write(&path, &damaged).unwrap();
+    assert!(read(&opened(directory.path()), b"without", without).is_err());
+    let log = opened(directory.path()).ignoring_headers();
+    assert_eq!(read(&log, b"with", with).unwrap(), telemetry(1, 300));
+    assert_eq!(read(&log, b"without", without).unwrap(), telemetry(2, 300));
+}
+
+#[test]
+fn a_flipped_bit_of_a_packed_record_is_told_from_a_loss_of_power() {
+    let directory = tempfile::tempdir().unwrap();
+    let (with, _, path) = two_values(directory.path());
+    let sound = std::fs::read(&path).unwrap();
+    let (begin, end) = (with.offset as usize, with.end(4) as usize);
+    for at in (begin..end).step_by(7) {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 0x20;
+        std::fs::write(&path, &damaged).unwrap();
+        let log = opened(directory.path());
+        assert!(read(&log, b"with", with).is_err());
+        assert_eq!(log.is_damaged(b"with", with), Ok(true), "byte {at}");
+    }
+    let mut lost = sound;
+    lost[begin..].fill(0);
+    std::fs::write(&path, &lost).unwrap();
+    assert_eq!(opened(directory.path()).is_damaged(b"with", with), Ok(false));
+}
+
+#[test]
+fn of_a_mutated_segment_the_values_are_right_or_errors() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = opened(directory.path());
+    log.set_dictionary(Some(content(1024))).unwrap();
+    let values: Vec<_> = (0..6)
+        .map(|number| {
+            let value = telemetry(number, 40 + 60 * number as usize);
+            let codec = CODECS[number as usize % CODECS.len()];
+            (log.append_packed(WRITTEN, codec, b"key", &value).unwrap().0, value)
+        })
+        .collect();
+    let path = path(&log, values[0].0);
+    log.close();
+    drop(log);
+    let sound = std::fs::read(&path).unwrap();
+    let head = sound[..values[0].0.offset as usize].to_vec();
+    let mut wrong = 0;
+    mutated(&[sound.clone(), head], |bytes, random| {
+        // Writing files takes its time.
+        if !random.once_in(20) {
+            return;
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let log = opened(directory.path());
+        let log = if random.once_in(3) { log.ignoring_headers() } else { log };
+        for (pointer, value) in &values {
+            match read(&log, b"key", *pointer) {
+                Ok(found) => assert!(found == *value),
+                Err(Error::Corrupt { location, .. }) => {
+                    wrong += 1;
+                    assert!(location.unwrap().contains("000001.segment"));
+                    log.is_damaged(b"key", *pointer).unwrap();
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    assert!(wrong > 50, "{wrong}");
+}
+
+#[test]
+fn the_greatest_number_goes_once_there_is_a_packed_segment_behind_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = opened(directory.path());
+    log.set_dictionary(Some(content(4096))).unwrap();
+    let (first, _) = log.append_packed(WRITTEN, ZSTD, b"key", &telemetry(1, 300)).unwrap();
+    log.go_behind(first.segment).unwrap();
+    let segment = log.segment(first.segment).unwrap();
+    assert_eq!(log.remove(&segment), Ok(true));
+    let (next, _) = log.append_packed(WRITTEN, ZSTD, b"key", &telemetry(1, 300)).unwrap();
+    assert_eq!(next.segment, SegmentNumber(first.segment.0 + 1), "it was made for such values");
+}
