@@ -8,8 +8,10 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ecotone_types::{Duty, DutyObserver};
+use rustix::time::{ClockId, clock_gettime};
 
 /// The observer of one store, if it has one. Cheap to clone.
 #[derive(Clone, Default)]
@@ -49,6 +51,12 @@ impl Drop for Begun {
 
 thread_local! {
     static BEGUN: RefCell<Begun> = const { RefCell::new(Begun { job: None, part: None }) };
+}
+
+/// What this thread has taken of the processor. `Instant` would count the time of others as well.
+pub(crate) fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 impl ThreadDuties {

@@ -12,9 +12,10 @@
 //!
 //! - Format version: `01` is format 1, this one. `00` is never used, so that a zeroed byte is
 //!   refused. `10` and `11` are kept for later formats.
-//! - `K`, the kind of the payload: `00` inline (the payload is the value). `01` separated (the
-//!   payload is a pointer into the value log, see [`ecotone_valuelog::pointer`]). `10` and `11` are
-//!   free; this version refuses them.
+//! - `K`, the kind of the payload: `00` inline (the payload is the value). `01` separated: the
+//!   payload is a pointer to a record of format 1 of the value log. `10` separated: to a record of
+//!   format 2, where the value may be compressed (both: see [`ecotone_valuelog::pointer`]). `11` is
+//!   free; this version refuses it.
 //! - `E`: an expiry follows. `V`: a version follows. `T`: a type follows. None may be 0: absent is
 //!   how none is written, so that every value has exactly one encoding.
 //!
@@ -24,7 +25,7 @@
 
 use std::num::NonZeroU8;
 
-use ecotone_valuelog::pointer::{POINTER_BYTES, Pointer};
+use ecotone_valuelog::pointer::{MAX_PACKED_POINTER_BYTES, POINTER_BYTES, Pointer, RecordPointer};
 use ecotone_valuelog::record::MAX_VALUE_BYTES;
 
 const FORMAT_MASK: u8 = 0b1100_0000;
@@ -36,6 +37,7 @@ const HAS_EXPIRY: u8 = 0b0000_0100;
 const KIND_MASK: u8 = 0b0000_0011;
 const KIND_INLINE: u8 = 0b00;
 const KIND_SEPARATED: u8 = 0b01;
+const KIND_PACKED: u8 = 0b10;
 
 /// The header of a plain value: format 1, inline, no expiry, no version, no type.
 pub const PLAIN: u8 = FORMAT_1 | KIND_INLINE;
@@ -115,7 +117,7 @@ pub enum Kind {
     /// Behind the header.
     Inline,
     /// In the value log.
-    Separated(Pointer),
+    Separated(RecordPointer),
 }
 
 /// A decoded header: its attributes, where the value is, and where the payload begins.
@@ -150,11 +152,10 @@ impl Header {
         if first & RESERVED_MASK != 0 {
             return Err(HeaderError::ReservedBits(first));
         }
-        let separated = match first & KIND_MASK {
-            KIND_INLINE => false,
-            KIND_SEPARATED => true,
-            _ => return Err(HeaderError::UnknownKind(first)),
-        };
+        let kind = first & KIND_MASK;
+        if !matches!(kind, KIND_INLINE | KIND_SEPARATED | KIND_PACKED) {
+            return Err(HeaderError::UnknownKind(first));
+        }
         let fields = usize::from(first & HAS_EXPIRY != 0) + usize::from(first & HAS_VERSION != 0);
         let need = 1 + 8 * fields + usize::from(first & HAS_TYPE != 0);
         let Some(mut rest) = stored.get(1..need) else {
@@ -174,12 +175,19 @@ impl Header {
             (true, [tag]) => Some(NonZeroU8::new(*tag).ok_or(HeaderError::Zero("type"))?),
             _ => None,
         };
-        let kind = if separated {
-            let payload = &stored[need..];
-            Kind::Separated(Pointer::decode(payload).ok_or(HeaderError::Pointer(payload.len()))?)
-        } else {
-            Kind::Inline
+        let payload = &stored[need..];
+        let pointer = match kind {
+            KIND_SEPARATED => Pointer::decode(payload).map(RecordPointer::from),
+            KIND_PACKED => RecordPointer::decode_packed(payload),
+            _ => {
+                return Ok(Self {
+                    attributes: Attributes { expires_at_ms, version, type_tag },
+                    kind: Kind::Inline,
+                    bytes: need,
+                });
+            }
         };
+        let kind = Kind::Separated(pointer.ok_or(HeaderError::Pointer(payload.len()))?);
         Ok(Self { attributes: Attributes { expires_at_ms, version, type_tag }, kind, bytes: need })
     }
 }
@@ -214,15 +222,17 @@ pub(crate) fn inline_header_bytes(attributes: &Attributes) -> usize {
 /// the value log.
 ///
 /// `header` is the bytes of the header alone.
-pub(crate) fn encode_separated(header: &[u8], pointer: Pointer, to: &mut Vec<u8>) {
+pub(crate) fn encode_separated(header: &[u8], pointer: RecordPointer, to: &mut Vec<u8>) {
     let begin = to.len();
     to.extend_from_slice(header);
-    to[begin] = to[begin] & !KIND_MASK | KIND_SEPARATED;
-    to.extend_from_slice(&pointer.encode());
+    let kind = if pointer.stored_bytes.is_some() { KIND_PACKED } else { KIND_SEPARATED };
+    to[begin] = to[begin] & !KIND_MASK | kind;
+    pointer.encode(to);
 }
 
 /// The longest value that separates its payload from its key, in bytes.
-pub const MAX_SEPARATED_BYTES: usize = MAX_HEADER_BYTES + POINTER_BYTES;
+pub const MAX_SEPARATED_BYTES: usize = MAX_HEADER_BYTES + MAX_PACKED_POINTER_BYTES;
+const _: () = assert!(POINTER_BYTES <= MAX_PACKED_POINTER_BYTES);
 
 // A stored value must fit RocksDB's 32-bit lengths with its header.
 const _: () = assert!(MAX_VALUE_BYTES + MAX_HEADER_BYTES < u32::MAX as usize);
@@ -276,7 +286,8 @@ mod tests {
             let decoded = Header::decode(&stored);
             match first {
                 0x40 | 0x44 | 0x48 | 0x4c | 0x50 | 0x54 | 0x58 | 0x5c => assert!(decoded.is_ok(), "{first:#x}"),
-                0x41 | 0x45 | 0x49 | 0x4d | 0x51 | 0x55 | 0x59 | 0x5d => {
+                0x41 | 0x45 | 0x49 | 0x4d | 0x51 | 0x55 | 0x59 | 0x5d | 0x42 | 0x46 | 0x4a | 0x4e | 0x52 | 0x56
+                | 0x5a | 0x5e => {
                     assert!(matches!(decoded, Err(HeaderError::Pointer(_))), "{first:#x}");
                 }
                 _ if first >> 6 != 1 => assert_eq!(decoded, Err(HeaderError::UnknownFormat(first))),
@@ -317,8 +328,9 @@ mod tests {
         }
 
         #[test]
-        fn a_pointer_stands_behind_the_same_header(attributes in attributes(), segment: u32, offset: u32, value_bytes in 0..1_000_000_u32) {
-            let pointer = Pointer { segment: SegmentNumber(segment), offset, value_bytes };
+        fn a_pointer_stands_behind_the_same_header(attributes in attributes(), segment: u32, offset: u32, value_bytes in 0..1_000_000_u32, stored_share in proptest::option::of(0..=100_u32)) {
+            let stored_bytes = stored_share.map(|share| value_bytes / 100 * share);
+            let pointer = RecordPointer { segment: SegmentNumber(segment), offset, value_bytes, stored_bytes };
             let (mut inline, mut stored) = (Vec::new(), Vec::new());
             encode_inline(&attributes, &mut inline).unwrap();
             encode_separated(&inline, pointer, &mut stored);
@@ -346,14 +358,16 @@ mod tests {
     fn a_mutated_header_is_one_or_is_refused() {
         let both = Attributes { expires_at_ms: Some(1_900_000_000_000), version: Some(7), type_tag: None };
         let all = Attributes { type_tag: NonZeroU8::new(3), ..both };
-        let pointer = Pointer { segment: SegmentNumber(7), offset: 32, value_bytes: 1000 };
+        let plain = RecordPointer { segment: SegmentNumber(7), offset: 32, value_bytes: 1000, stored_bytes: None };
+        let packed = RecordPointer { stored_bytes: Some(130), ..plain };
         let mut originals = Vec::new();
         for attributes in [Attributes::NONE, Attributes { version: None, ..both }, both, all] {
-            let (mut inline, mut separated) = (Vec::new(), Vec::new());
+            let (mut inline, mut separated, mut of_packed) = (Vec::new(), Vec::new(), Vec::new());
             encode_inline(&attributes, &mut inline).unwrap();
-            encode_separated(&inline, pointer, &mut separated);
+            encode_separated(&inline, plain, &mut separated);
+            encode_separated(&inline, packed, &mut of_packed);
             inline.extend_from_slice(b"value");
-            originals.extend([inline, separated]);
+            originals.extend([inline, separated, of_packed]);
         }
         mutated(&originals, |stored, _| {
             let Ok(header) = Header::decode(&stored) else { return };

@@ -10,15 +10,18 @@
 //! format 1
 //! ```
 //!
-//! Format 1 has no value log. A store becomes format 2 before its first segment is made, and stays
-//! it: a program that knows format 1 only would write tables that do not say which segments they
-//! refer to. A third line then says which tables are older than that, and refer to none:
+//! Format 1 has no value log. A store becomes format 2 before its first segment is made: a program
+//! that knows format 1 only would write tables that do not say which segments they refer to. A third
+//! line then says which tables are older than that, and refer to none:
 //!
 //! ```text
 //! ecotone store
 //! format 2
 //! tables below 57 are plain
 //! ```
+//!
+//! It becomes format 3, with the same line, before its first segment of format 2 is made, in which
+//! values may be compressed. A format is never given up again.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -34,7 +37,10 @@ pub const IDENTITY_FILE: &str = "STORE";
 
 /// The newest version of the format of a store that this version reads and writes: its files,
 /// column families and value headers together.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
+
+/// The format of a store whose segments are all of format 1.
+const PLAIN_VALUES_FORMAT: u32 = 2;
 
 /// The format of a store without a value log.
 const PLAIN_FORMAT: u32 = 1;
@@ -152,7 +158,12 @@ impl Identity {
 
     /// That of a store which may have a value log.
     pub(crate) const fn with_value_log(plain_tables_below: u64) -> Self {
-        Self { format: FORMAT_VERSION, plain_tables_below }
+        Self { format: PLAIN_VALUES_FORMAT, plain_tables_below }
+    }
+
+    /// That of a store which may have a value log with compressed values.
+    pub(crate) const fn with_packed_values(self) -> Self {
+        Self { format: FORMAT_VERSION, ..self }
     }
 
     /// The file that says this.
@@ -164,6 +175,11 @@ impl Identity {
     /// Whether the store may have a value log.
     pub(crate) const fn has_value_log(self) -> bool {
         self.format > PLAIN_FORMAT
+    }
+
+    /// Whether values in it may be compressed.
+    pub(crate) const fn has_packed_values(self) -> bool {
+        self.format > PLAIN_VALUES_FORMAT
     }
 }
 
@@ -235,10 +251,10 @@ fn parse(text: &str) -> std::result::Result<Identity, Unreadable> {
     let version = lines.next().and_then(|line| line.strip_prefix("format ")).and_then(|v| v.parse::<u32>().ok());
     let identity = match version {
         Some(PLAIN_FORMAT) => Identity::PLAIN,
-        Some(FORMAT_VERSION) => {
+        Some(format @ (PLAIN_VALUES_FORMAT | FORMAT_VERSION)) => {
             let plain = lines.next().and_then(|line| line.strip_prefix("tables below ")?.strip_suffix(" are plain"));
             match plain.and_then(|number| number.parse().ok()) {
-                Some(plain_tables_below) => Identity::with_value_log(plain_tables_below),
+                Some(plain_tables_below) => Identity { format, plain_tables_below },
                 None => {
                     return damaged(format!("{IDENTITY_FILE} does not say which tables are plain: restore the file"));
                 }
@@ -318,7 +334,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let directory = directory();
-        for identity in [Identity::PLAIN, Identity::with_value_log(0), Identity::with_value_log(57)] {
+        let with_values = Identity::with_value_log(57);
+        for identity in [Identity::PLAIN, Identity::with_value_log(0), with_values, with_values.with_packed_values()] {
             write(directory.path(), identity, &Tap::SILENT).unwrap();
             assert_eq!(read(directory.path()).unwrap(), identity);
         }

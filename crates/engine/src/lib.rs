@@ -93,10 +93,11 @@ pub use directory_lock::holder;
 pub use ecotone_io::awaited_reads::AwaitedReads;
 pub use ecotone_io::direct_reads::{Arrived, with_arrived};
 pub use ecotone_io::missed_reads::{MissedRead, noting_missed};
+pub use ecotone_policy::compression::{Codec, CompressionMode};
 pub use ecotone_rocks::tables::TableMetadata;
 pub use ecotone_types::{Duty, DutyObserver};
 pub use ecotone_valuelog::log::MAX_OPEN as MAX_OPEN_SEGMENTS;
-pub use ecotone_valuelog::pointer::{Pointer, SegmentNumber};
+pub use ecotone_valuelog::pointer::{RecordPointer, SegmentNumber};
 pub use ecotone_valuelog::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 pub use error::{Error, LockHolder, Result};
 pub use events::{
@@ -126,4 +127,5 @@ pub use space::free_space::FreeSpace;
 pub use store::{Store, StoreBuilder};
 pub use sync_pace::{SYNC_INTERVAL, SyncPace};
 pub use table_format::{Collects, TableFormat};
+pub use value_store::compression::{CompressionCounts, CompressionProperties};
 pub use worker::{CancelFlag, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction};

@@ -1,5 +1,6 @@
 //! The settings of a store, how one write is done, and the limits of what a store takes.
 
+use ecotone_policy::compression::{CompressionMode, PARAMETERS, Parameters as CompressionParameters};
 use ecotone_policy::dedup::DedupThreshold;
 use ecotone_policy::gc::GcParameters;
 
@@ -152,6 +153,12 @@ pub struct StoreSettings {
     /// Which values are separated from their keys, in the value log. `None`: none, from now on.
     /// Values that are there already can be read whatever this says.
     pub separation: Option<Separation>,
+    /// How separated values are compressed. `None`, the default, compresses no value from now on;
+    /// those that are compressed can be read whatever this says. With any other the store becomes
+    /// one of format 3.
+    pub value_compression: CompressionMode,
+    /// By what it is decided how, and when a dictionary is trained.
+    pub compression_parameters: CompressionParameters,
     /// How much space the store may take.
     pub space: SpaceLimits,
     /// How duplicates are counted, and when compactions are extended to where they are.
@@ -213,6 +220,8 @@ impl Default for StoreSettings {
             max_wal_bytes: 0,
             compaction_readahead_bytes: 0,
             separation: None,
+            value_compression: CompressionMode::None,
+            compression_parameters: PARAMETERS,
             space: SpaceLimits::default(),
             dedup: DedupOptions::default(),
             gc: GcParameters::default(),

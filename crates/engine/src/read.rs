@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, Range};
 
-use ecotone_valuelog::pointer::Pointer;
+use ecotone_valuelog::pointer::RecordPointer;
 use rust_rocksdb::{DBPinnableSlice, ErrorKind, ReadOptions};
 
 use crate::error::Printable;
@@ -414,7 +414,7 @@ impl Store {
         &'s self,
         key: &[u8],
         mut attributes: Attributes,
-        mut pointer: Pointer,
+        mut pointer: RecordPointer,
         options: &ReadOptions,
     ) -> Result<Option<Value<'s>>> {
         let Some(values) = &self.values else {

@@ -36,6 +36,7 @@ use crate::row_cache::RowCache;
 use crate::space::admission::AdmissionControl;
 use crate::stall::StallClock;
 use crate::value_store::ValueStore;
+use crate::value_store::compression::CompressionProperties;
 use crate::value_store::replay::ReplayOutcome;
 use crate::wal_sync::{NotSynced, WalSync, WalSyncs};
 use crate::{
@@ -342,6 +343,11 @@ impl Store {
     /// What the value log holds, where the store has one.
     pub fn value_log(&self) -> Option<ValueLogProperties> {
         self.values.as_ref().map(ValueStore::properties)
+    }
+
+    /// How separated values are compressed, where any may be.
+    pub fn value_compression(&self) -> Option<CompressionProperties> {
+        self.values.as_ref().and_then(ValueStore::compression)
     }
 
     /// The same without waiting; `None` also while a checkpoint is made or segments are removed.

@@ -21,7 +21,7 @@ use ecotone_engine::{Result, Store};
 use ecotone_rocks::properties::{EntryKind, TableCollector};
 use ecotone_rocks::verify::{ExpectedTable, VerifyError, verify_and_recount_table};
 use ecotone_valuelog::ValueLog;
-use ecotone_valuelog::pointer::{Pointer, SegmentMap, SegmentNumber};
+use ecotone_valuelog::pointer::{RecordPointer, SegmentMap, SegmentNumber};
 use ecotone_valuelog::segment::file_name;
 use ecotone_valuelog::segment_header::SEGMENT_HEADER_BYTES;
 use parking_lot::Mutex;
@@ -183,7 +183,7 @@ struct Dangling {
     entries: u64,
     /// Of the first one.
     key: Vec<u8>,
-    first: Pointer,
+    first: RecordPointer,
 }
 
 /// Counts the references of a table's entries, and leaves them in `counted` once all have come.

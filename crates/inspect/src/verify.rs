@@ -23,9 +23,9 @@ use std::path::Path;
 use ecotone_engine::offline::{self, CheckedCopy, Untouched};
 use ecotone_engine::{Direction, Error, OpenMode, Result, Store, StoreSettings};
 use ecotone_rocks::verify::{ExpectedTable, verify_table};
-use ecotone_valuelog::record::{self, RECORD_HEADER_BYTES, RecordError};
+use ecotone_valuelog::record::RecordError;
 use ecotone_valuelog::segment::Segment;
-use ecotone_valuelog::segment_header::SEGMENT_HEADER_BYTES;
+use ecotone_valuelog::segment_header::{SEGMENT_HEADER_BYTES, SegmentFormat};
 use rustix::io::Errno;
 
 use crate::findings::{Checking, Finding, VerifyReport};
@@ -199,6 +199,8 @@ impl Check<'_> {
         let end = segment.bytes();
         self.report.segments += 1;
         self.report.segment_bytes += end;
+        // A segment whose header cannot be read is one of those that reading it will tell.
+        let format = segment.format().unwrap_or(SegmentFormat::Plain);
         let mut offset = SEGMENT_HEADER_BYTES as u64;
         let (mut chunk, mut wanted) = (Vec::new(), CHUNK_BYTES);
         while offset < end && self.go_on(progress).is_continue() {
@@ -216,10 +218,12 @@ impl Check<'_> {
             }
             let mut within = 0;
             let stop = loop {
-                match record::check(&chunk[within..]) {
-                    Ok(layout) => {
-                        self.report.records += 1;
-                        within += layout.value.end;
+                match format.check_record(&chunk[within..]) {
+                    Ok(bytes) => {
+                        // A dictionary is the first one, and nobody's value.
+                        let is_first = within as u64 + offset == SEGMENT_HEADER_BYTES as u64;
+                        self.report.records += u64::from(!is_first || format.dictionary().is_none());
+                        within += bytes;
                         if within == chunk.len() {
                             break None;
                         }
@@ -234,9 +238,7 @@ impl Check<'_> {
                 // The next chunk begins with it.
                 Some(RecordError::Truncated { .. }) if chunk.len() >= CHUNK_BYTES && within > 0 => wanted = CHUNK_BYTES,
                 // It is longer than a chunk.
-                Some(RecordError::Truncated { need, .. })
-                    if offset + need as u64 <= end && need > RECORD_HEADER_BYTES =>
-                {
+                Some(RecordError::Truncated { need, .. }) if offset + need as u64 <= end && need > chunk.len() => {
                     wanted = need;
                 }
                 // Space that was reserved by a process that was killed, or is at work.

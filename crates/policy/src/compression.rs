@@ -2,8 +2,8 @@
 //! which those that garbage collection moves, and when a dictionary is trained.
 //!
 //! [`CompressionMachine`] takes events and gives commands. All that it goes by is measured on values
-//! of the store: a training measures each codec on samples that it was not trained with, and every
-//! value that is packed later is measured as well.
+//! of the store: a training measures each codec on samples that it was not trained with, and what
+//! share of its bytes is stored of every value that is packed later.
 //!
 //! **Which codec.** A byte that is stored has a cost, in time of the device: that of its writing,
 //! and, where it has come to rest, of all its later copies and reads
@@ -51,9 +51,33 @@ pub enum Codec {
     Zstd,
 }
 
+impl CompressionMode {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::None, Self::Lz4, Self::Zstd];
+
+    /// `auto`, `none`, `lz4` or `zstd`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
 impl Codec {
     /// Those that pack.
     pub const PACKING: [Self; 2] = [Self::Lz4, Self::Zstd];
+
+    /// `none`, `lz4` or `zstd`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
 }
 
 /// Where a value comes from.
@@ -91,7 +115,9 @@ pub struct Parameters {
     pub rest: Bytes,
     /// After so many at the latest.
     pub max_rest: Bytes,
-    /// Over about so many bytes ratios and times are averaged.
+    /// So many bytes of samples are collected for a training.
+    pub samples: Bytes,
+    /// Over about so many bytes ratios are averaged.
     pub window: Bytes,
 }
 
@@ -107,6 +133,7 @@ pub const PARAMETERS: Parameters = Parameters {
     min_gain: 0.05,
     rest: Bytes::from_mib(64),
     max_rest: Bytes::from_mib(4096),
+    samples: Bytes::from_mib(1),
     window: Bytes::from_mib(1),
 };
 
@@ -149,8 +176,8 @@ pub enum Event {
         codec: Codec,
         /// Their bytes.
         raw: Bytes,
-        /// What came of it.
-        measured: Measured,
+        /// What of them was stored.
+        stored: Bytes,
     },
     /// The samples that were asked for are there.
     SamplesReady,
@@ -189,11 +216,6 @@ impl Estimate {
     fn of(raw: Bytes, measured: Measured) -> Self {
         let raw = raw.as_f64().max(1.0);
         Self { ratio: measured.stored.as_f64() / raw, ns_per_byte: measured.took.0 * 1e9 / raw }
-    }
-
-    fn moved_to(self, to: Self, weight: f64) -> Self {
-        let moved = |from: f64, to: f64| from + weight * (to - from);
-        Self { ratio: moved(self.ratio, to.ratio), ns_per_byte: moved(self.ns_per_byte, to.ns_per_byte) }
     }
 }
 
@@ -259,7 +281,7 @@ impl CompressionMachine {
     pub fn handle(&mut self, event: Event) -> Vec<Command> {
         match event {
             _ if self.state == State::Off => vec![],
-            Event::Stored { codec, raw, measured, .. } => self.stored(codec, raw, measured),
+            Event::Stored { codec, raw, stored, .. } => self.stored(codec, raw, stored),
             Event::SamplesReady if self.state == State::Collecting => {
                 self.state = State::Training;
                 vec![Command::Train]
@@ -270,13 +292,12 @@ impl CompressionMachine {
         }
     }
 
-    fn stored(&mut self, codec: Codec, raw: Bytes, measured: Measured) -> Vec<Command> {
-        if let Some(known) = slot(codec).map(|slot| &mut self.estimates[slot])
+    fn stored(&mut self, codec: Codec, raw: Bytes, stored: Bytes) -> Vec<Command> {
+        if let Some(Some(known)) = slot(codec).map(|slot| &mut self.estimates[slot])
             && raw.0 > 0
         {
-            let now = Estimate::of(raw, measured);
             let weight = (raw.as_f64() / self.parameters.window.as_f64()).min(1.0);
-            *known = Some(known.map_or(now, |before| before.moved_to(now, weight)));
+            known.ratio += weight * (stored.as_f64() / raw.as_f64() - known.ratio);
         }
         let State::Settled { bytes } = self.state else { return vec![] };
         let bytes = bytes.saturating_add(raw.0);

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use ecotone_engine::{
-    Compression, DEFAULT_SEPARATION_BYTES, DedupMode, Durability, ExtensionThreshold, MemtableOrder, Profile,
-    StoreSettings,
+    Compression, CompressionMode, DEFAULT_SEPARATION_BYTES, DedupMode, Durability, ExtensionThreshold, MemtableOrder,
+    Profile, StoreSettings,
 };
 use ecotone_policy::dedup::DedupThreshold;
 use ecotone_types::units::Seconds;
@@ -70,7 +70,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         kind: || Kind::OneOf(Profile::ALL.map(Profile::name).to_vec()),
         set: |options, value| {
             let profile: Profile = value.parse().map_err(|_| "must be default or small-device".to_owned())?;
-            *options = profile.settings();
+            *options = StoreSettings { value_compression: CompressionMode::Auto, ..profile.settings() };
             Ok(())
         },
         // Options do not know where they come from.
@@ -213,6 +213,20 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
             Ok(())
         },
         get: |options| options.separation.map_or_else(|| "off".into(), |separation| separation.min_bytes.to_string()),
+    },
+    StoreOption {
+        name: "value_compression",
+        about: "Compression of separated values, one by one, with a dictionary that is trained from them: by whichever of LZ4 and zstd is measured to be \
+                worth it (`auto`), by one of them where that is worth it, or not at all from now on (`none`). A store in which values were compressed cannot \
+                be opened by a version that knows no such values.",
+        unit: "",
+        kind: || Kind::OneOf(CompressionMode::ALL.map(CompressionMode::name).to_vec()),
+        set: |options, value| {
+            let mode = CompressionMode::ALL.into_iter().find(|mode| mode.name() == value);
+            options.value_compression = mode.ok_or_else(|| "must be auto, none, lz4 or zstd".to_owned())?;
+            Ok(())
+        },
+        get: |options| options.value_compression.name().into(),
     },
     StoreOption {
         name: "gc_ratio",
@@ -397,7 +411,7 @@ pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<StoreSettings> {
             }
         }
     };
-    let mut options = StoreSettings::default();
+    let mut options = StoreSettings { value_compression: CompressionMode::Auto, ..StoreSettings::default() };
     if let Some(profile) = only(PROFILE)? {
         set_store_option(&mut options, profile)?;
     }

@@ -374,7 +374,8 @@ impl ValueLog {
 
     /// Appends the value of a whole record of either format, which `pointer` leads to and
     /// [`read_record_by`](Self::read_record_by) has read: the record as it is where it is packed by
-    /// that codec already, and with the dictionary in force, and the value anew where it is not.
+    /// that codec already, and with the dictionary in force, and the value anew where it is not. By
+    /// no codec is a record as it is, unless it needs another dictionary.
     ///
     /// # Errors
     ///
@@ -400,8 +401,9 @@ impl ValueLog {
         let in_force = dictionary.as_ref().map(|dictionary| dictionary.id());
         let of_segment = segment.format().ok().and_then(SegmentFormat::dictionary);
         let is_packed_so = match (layout.packing, codec) {
+            // As it is, where nothing stands against it.
+            (Packing::Value { with_dictionary, .. }, Codec::None) => !with_dictionary || of_segment == in_force,
             // What did not shrink may do so by another codec, or with another dictionary.
-            (Packing::Value { method: Method::None, .. }, Codec::None) => true,
             (Packing::Value { method: Method::Lz4, with_dictionary }, Codec::Lz4)
             | (Packing::Value { method: Method::Zstd, with_dictionary }, Codec::Zstd(_)) => {
                 with_dictionary == in_force.is_some() && (!with_dictionary || of_segment == in_force)
@@ -565,11 +567,8 @@ impl ValueLog {
     /// As [`append`](Self::append).
     pub fn go_behind(&self, number: SegmentNumber) -> Result<()> {
         self.failure.check()?;
-        let dictionary = self.dictionary();
-        let contents = match self.packs {
-            true => Contents::Packed(dictionary.as_deref()),
-            false => Contents::Plain,
-        };
+        // Without a dictionary, so that one that no value ever comes to takes nothing.
+        let contents = if self.packs { Contents::Packed(None) } else { Contents::Plain };
         self.written.begin_behind(number, || self.create_segment(ValueOrigin::Written, contents))
     }
 

@@ -175,6 +175,11 @@ impl RecordPointer {
         })
     }
 
+    /// By how much the value is longer than what is stored of it.
+    pub fn saved_bytes(self) -> u32 {
+        self.stored_bytes.map_or(0, |stored| self.value_bytes.saturating_sub(stored))
+    }
+
     /// The lengths that a record of format 2 has; `None` of one of format 1.
     pub fn packed_lengths(self) -> Option<Lengths> {
         let lengths = |stored| Lengths { stored_bytes: stored as usize, value_bytes: self.value_bytes as usize };

@@ -1,6 +1,8 @@
 //! How the targets are opened: the one table.
 
-use ecotone_engine::{Compression, DEFAULT_SEPARATION_BYTES, Durability, Profile, Separation, StoreSettings};
+use ecotone_engine::{
+    Compression, CompressionMode, DEFAULT_SEPARATION_BYTES, Durability, Profile, Separation, StoreSettings,
+};
 use ecotone_server::set_store_option;
 use serde::{Deserialize, Serialize};
 
@@ -245,6 +247,7 @@ impl TargetSettings {
             compression: self.compression,
             bloom_bits_per_key: self.bloom_bits_per_key,
             separation: self.separation_min_bytes.map(Separation::from_bytes),
+            value_compression: CompressionMode::Auto,
             ..self.profile.settings()
         };
         for (index, assignment) in self.options.iter().enumerate() {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use ecotone_policy::dedup::DedupMachine;
 use ecotone_policy::dedup::machine::DedupCounts;
 use parking_lot::Mutex;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::DedupProperties;
 
@@ -56,12 +55,6 @@ impl Counts {
             ..DedupProperties::default()
         }
     }
-}
-
-/// What this thread has taken of the processor. `Instant` would count the time of others as well.
-pub(super) fn thread_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 thread_local! {

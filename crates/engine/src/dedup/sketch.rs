@@ -21,9 +21,10 @@ use ecotone_policy::duplicates::SAMPLED_ONE_IN;
 use ecotone_rocks::properties::ENTRIES_AT_A_TIME;
 use twox_hash::XxHash3_64;
 
-use super::counts::{COUNTED, thread_cpu};
+use super::counts::COUNTED;
 use super::filters::{self, FilterName, KeyHashes, KeysOfTable, RecentHashes};
 use super::samples::{self, KeySampler, SampledValue};
+use crate::duties::thread_cpu;
 use crate::table_format::Collects;
 
 // Beside so many keys two readings of the clock are little, and what the first of them wait for

@@ -29,13 +29,14 @@ use parking_lot::MutexGuard;
 use rust_rocksdb::event_listener::CompactionJobInfo;
 use rust_rocksdb::{DB, ErrorKind, properties};
 
-use super::counts::{COUNTED, thread_cpu};
+use super::counts::COUNTED;
 use super::sample_registry::{SampleRegistry, Sketches};
 use super::{DedupMode, DedupState};
 use crate::compaction::by_names;
 use crate::compaction::internal::{CompactionPermit, InternalCompactions};
 use crate::compaction::jobs::{BackgroundState, CompactionPurpose, Totals};
 use crate::duties::ThreadDuties;
+use crate::duties::thread_cpu;
 use crate::family::DataFamily;
 use crate::options::PENDING_SLOWDOWN_BYTES;
 use crate::properties::stall_condition;

@@ -41,7 +41,7 @@ use ecotone_rocks::compaction_filter::{CompactionFilter, CompactionFilterFactory
 use ecotone_types::Duty;
 use ecotone_valuelog::log::ValueLog;
 use ecotone_valuelog::log::ValueOrigin;
-use ecotone_valuelog::pointer::{Pointer, SegmentMap, SegmentNumber, SegmentSet};
+use ecotone_valuelog::pointer::{RecordPointer, SegmentMap, SegmentNumber, SegmentSet};
 use ecotone_valuelog::segment::{InFlight, Segment};
 use parking_lot::RwLock;
 
@@ -53,6 +53,7 @@ use crate::duties::ThreadDuties;
 use crate::expired::{ExpiredAtBegin, ExpiredValues};
 use crate::header::{Header, Kind, encode_separated};
 use crate::space::admission::AdmissionControl;
+use crate::value_store::compression::ValueCompression;
 
 thread_local! {
     /// The level that the tables of the compaction on this thread go to, or of the subcompaction of
@@ -82,6 +83,8 @@ pub(crate) fn mark_unsynced() {
 /// compactions.
 pub(crate) struct Gc {
     log: Arc<ValueLog>,
+    /// `None` where every segment is of format 1.
+    compression: Option<Arc<ValueCompression>>,
     duties: ThreadDuties,
     /// Asked before each copy; `None` where nothing is written.
     pub(crate) admission: Option<Arc<AdmissionControl>>,
@@ -115,6 +118,7 @@ impl Gc {
     ) -> Self {
         Self {
             log,
+            compression: None,
             duties,
             admission,
             candidates: RwLock::default(),
@@ -129,6 +133,11 @@ impl Gc {
             max_mapped_bytes,
             mapped_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// The same, that copies values as they are to be compressed.
+    pub(crate) fn with_compression(self, compression: Option<Arc<ValueCompression>>) -> Self {
+        Self { compression, ..self }
     }
 
     /// Where the segments are.
@@ -370,22 +379,26 @@ impl GcFilter {
     }
 
     /// Copies the value; `None` where that cannot be done.
-    fn relocate(&mut self, key: &[u8], header: &[u8], pointer: Pointer) -> Option<()> {
+    fn relocate(&mut self, key: &[u8], header: &[u8], pointer: RecordPointer) -> Option<()> {
         self.begin_duty();
         let level = *self.output_level.get_or_insert_with(|| OUTPUT_LEVEL.get().or(self.input_level).unwrap_or(0));
         let mut again = false;
         let copied = self
             .gc
             .log
-            .read_by(key, pointer, &mut self.record, |segment, offset, into| {
+            .read_record_by(key, pointer, &mut self.record, |segment, offset, into| {
                 self.sources.read(segment, offset, into)?;
                 // By now its header has been read.
                 again = segment.is_relocated();
                 Ok(())
             })
-            .and_then(|value| {
+            .and_then(|()| {
                 let place = ValueOrigin::Relocated { level, again };
-                self.gc.log.append_record(place, &self.record, value.len())
+                if let Some(compression) = &self.gc.compression {
+                    return compression.append_copy(place, key, pointer, &self.record);
+                }
+                let (copy, in_flight) = self.gc.log.append_record(place, &self.record, pointer.value_bytes as usize)?;
+                Ok((copy.into(), in_flight))
             });
         let (copy, in_flight) = match copied {
             Ok(copied) => copied,
@@ -512,11 +525,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let open = || Arc::new(ValueLog::open(directory.path(), SEGMENT_BYTES, Tap::SILENT).unwrap());
         let append = |log: &ValueLog, number: u32| {
-            (number, log.append(ValueOrigin::Written, &number.to_be_bytes(), &[number as u8; 1000]).unwrap().0)
+            (number, log.append(ValueOrigin::Written, &number.to_be_bytes(), &[number as u8; 1000]).unwrap().0.into())
         };
         // One compaction that relocates all values that there are, in the order of keys. Where they
         // were is dropped.
-        let relocate = |log: &Arc<ValueLog>, pointers: &mut [(u32, Pointer)]| {
+        let relocate = |log: &Arc<ValueLog>, pointers: &mut [(u32, RecordPointer)]| {
             log.seal_active();
             let internal = InternalCompactions::idle();
             let gc = Gc::new(log.clone(), None, internal, None, u64::MAX, ThreadDuties::new(None));

@@ -10,6 +10,9 @@
 //!  property: | segment | bytes | segment | bytes | ...      u32, u64, little-endian; segments rising
 //! ```
 //!
+//! A second property, [`SAVED_PROPERTY`], is by how much the values it references are longer than
+//! what is stored of them: u64, little-endian, absent where that is nothing.
+//!
 //! Entries that are overwritten or deleted count until a compaction has met them; the samples tell
 //! how much that is. A table without the property (its collector panicked) may refer to anything:
 //! while there is one, no segment can be called unreferenced.
@@ -30,6 +33,9 @@ use crate::{Error, Result};
 /// The name of the property.
 pub const PROPERTY: &str = "ecotone.values";
 
+/// The name of the property of compressed values.
+pub const SAVED_PROPERTY: &str = "ecotone.values.saved";
+
 const ITEM_BYTES: usize = 12;
 
 /// References that are kept in memory, of all tables together: 64 MiB. Tables beyond them are read
@@ -38,12 +44,13 @@ const MAX_KEPT: usize = 1 << 22;
 
 /// The collector of one table, which also sketches its keys.
 pub(crate) fn collector(keys: KeySketch) -> Box<dyn TableCollector> {
-    Box::new(ReferenceCollector { bytes: SegmentMap::default(), keys })
+    Box::new(ReferenceCollector { bytes: SegmentMap::default(), saved: 0, keys })
 }
 
 #[derive(Debug)]
 struct ReferenceCollector {
     bytes: SegmentMap<u64>,
+    saved: u64,
     keys: KeySketch,
 }
 
@@ -61,6 +68,7 @@ impl TableCollector for ReferenceCollector {
                 if let Ok(Header { kind: Kind::Separated(pointer), .. }) = Header::decode(value) {
                     let bytes = pointer.record_bytes(key.len());
                     *self.bytes.entry(pointer.segment).or_default() += bytes as u64;
+                    self.saved += u64::from(pointer.saved_bytes());
                     sampled = SampledValue::separated(bytes, pointer.segment);
                 }
                 self.keys.add(key, Some(sampled), sequence);
@@ -73,6 +81,9 @@ impl TableCollector for ReferenceCollector {
     fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
         let sorted: BTreeMap<_, _> = self.bytes.drain().collect();
         let mut properties = vec![(PROPERTY.into(), encode(&sorted))];
+        if self.saved > 0 {
+            properties.push((SAVED_PROPERTY.into(), self.saved.to_le_bytes().to_vec()));
+        }
         properties.extend(self.keys.finish());
         properties
     }
@@ -107,6 +118,9 @@ pub struct References {
     pub bytes: BTreeMap<SegmentNumber, u64>,
     /// What each table refers to, by its number.
     tables: BTreeMap<u64, Vec<(SegmentNumber, u64)>>,
+    /// What the values that a table refers to were longer before they were compressed, by its number;
+    /// only of those where that is something.
+    saved: BTreeMap<u64, u64>,
     /// Tables that are not kept until the next time.
     surplus: Vec<u64>,
     /// Tables that were written before there was a value log.
@@ -127,6 +141,7 @@ impl References {
     pub(crate) fn update(&mut self, db: &DB, family: &impl AsColumnFamilyRef, identity: Identity) -> Result<()> {
         for table in self.surplus.drain(..) {
             self.tables.remove(&table);
+            self.saved.remove(&table);
         }
         // Those that are silent are asked again, for their names; they are few.
         let known: BTreeSet<_> = self.tables.keys().chain(&self.plain).copied().collect();
@@ -135,12 +150,17 @@ impl References {
             .map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let numbers: HashSet<_> = live.iter().map(|table| table.file_number).collect();
         self.tables.retain(|number, _| numbers.contains(number));
+        self.saved.retain(|number, _| numbers.contains(number));
         self.plain.retain(|number| numbers.contains(number));
         self.silent.clear();
         let mut kept: usize = self.tables.values().map(Vec::len).sum();
         for mut table in live {
             if known.binary_search(&table.file_number).is_ok() {
                 continue;
+            }
+            let saved = table.properties.remove(SAVED_PROPERTY).and_then(|saved| saved.try_into().ok());
+            if let Some(saved) = saved {
+                self.saved.insert(table.file_number, u64::from_le_bytes(saved));
             }
             match table.properties.remove(PROPERTY).and_then(|property| decode(&property)) {
                 Some(items) => {
@@ -177,6 +197,11 @@ impl References {
         };
         let tables = self.tables.iter().map(|(number, items)| (*number, named(items)));
         tables.filter(|(_, segments)| !segments.is_empty()).collect()
+    }
+
+    /// By how much the values that tables refer to are longer than what is stored of them, in bytes.
+    pub fn saved_bytes(&self) -> u64 {
+        self.saved.values().fold(0, |sum, saved| sum.saturating_add(*saved))
     }
 
     /// Tables that do not say what they refer to.

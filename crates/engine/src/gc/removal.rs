@@ -103,6 +103,8 @@ pub struct ValueLogProperties {
     /// Bytes of records that a table refers to; values that are in memtables only are not counted
     /// yet.
     pub referenced_bytes: u64,
+    /// By how much those values are longer than what is stored of them.
+    pub saved_bytes: u64,
     /// Segments whose values are being relocated forcibly. Those that wait for compactions that run
     /// anyway are not counted.
     pub gc_segments: u64,
@@ -170,6 +172,7 @@ impl Removal {
             segments: segments.len() as u64,
             bytes: segments.iter().map(|segment| segment.bytes()).sum(),
             referenced_bytes: state.references.bytes.values().sum(),
+            saved_bytes: state.references.saved_bytes(),
             gc_segments: 0,
             ratio_per_mille: 0,
             relocated_bytes: 0,
@@ -268,7 +271,8 @@ impl Removal {
                 continue;
             }
             // One without records takes nothing, and each opening would make another to let it go.
-            if self.log.stays(&segment) && segment.bytes() <= SEGMENT_HEADER_BYTES as u64 {
+            let is_empty = segment.is_empty() || segment.bytes() <= SEGMENT_HEADER_BYTES as u64;
+            if self.log.stays(&segment) && is_empty {
                 continue;
             }
             if segment.is_relocated() {

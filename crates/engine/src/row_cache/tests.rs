@@ -1,4 +1,4 @@
-use ecotone_valuelog::pointer::{Pointer, SegmentNumber};
+use ecotone_valuelog::pointer::{RecordPointer, SegmentNumber};
 
 use super::*;
 use crate::header::{Attributes, PLAIN, encode_separated};
@@ -275,7 +275,7 @@ fn with_long_header(segment: u32) -> Vec<u8> {
     let mut header = Vec::new();
     crate::header::encode_inline(&attributes, &mut header).unwrap();
     let mut stored = Vec::new();
-    let pointer = Pointer { segment: SegmentNumber(segment), offset: 4096, value_bytes: 5 };
+    let pointer = RecordPointer { segment: SegmentNumber(segment), offset: 4096, value_bytes: 5, stored_bytes: None };
     encode_separated(&header, pointer, &mut stored);
     assert!(stored.len() > cached_pointers::MAX_CACHED_POINTER_BYTES);
     stored
@@ -455,7 +455,9 @@ fn stored(segment: Option<u32>, payload: &[u8]) -> Vec<u8> {
     let mut stored = Vec::new();
     match segment {
         Some(segment) => {
-            let pointer = Pointer { segment: SegmentNumber(segment), offset: 4096, value_bytes: payload.len() as u32 };
+            let value_bytes = payload.len() as u32;
+            let pointer =
+                RecordPointer { segment: SegmentNumber(segment), offset: 4096, value_bytes, stored_bytes: None };
             encode_separated(&[PLAIN], pointer, &mut stored);
         }
         None => stored.extend([&[PLAIN], payload].concat()),

@@ -1,6 +1,7 @@
 //! The value store of a store that has one: the value log, and what keeps it in step with RocksDB.
 
 pub(crate) mod barrier;
+pub(crate) mod compression;
 pub(crate) mod replay;
 
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ecotone_io::objects::{ObjectDirectory, Unchecked};
 use ecotone_io::tap::Tap;
+use ecotone_policy::compression::{CompressionMode, Parameters};
 use ecotone_rocks::compaction_filter::set_compaction_filter;
 use ecotone_rocks::filesystem::FileSystemHooks;
 use ecotone_rocks::tables::live_tables;
@@ -20,6 +22,7 @@ use ecotone_valuelog::tail;
 use ecotone_valuelog::watermark::{Watermark, WatermarkFile};
 use rust_rocksdb::{DB, Options};
 
+use crate::background::BackgroundThread;
 use crate::choices::Durability;
 use crate::compaction::internal::InternalCompactions;
 use crate::dedup::sample_registry::SampleRegistry;
@@ -40,6 +43,7 @@ use crate::log_check::Logs;
 use crate::options::Separation;
 use crate::space::admission::AdmissionControl;
 use crate::value_store::barrier::Barrier;
+use crate::value_store::compression::{CompressionProperties, MAX_DICTIONARY_BYTES, ValueCompression};
 use crate::value_store::replay::{Replay, ReplayOutcome};
 use crate::{Error, Result, StoreSettings, ValueLogProperties, identity, idle};
 
@@ -55,6 +59,9 @@ pub(crate) struct ValueStore {
     pub(crate) gc: Arc<Gc>,
     group: GroupSync,
     worker: Option<GcWorker>,
+    /// `None` where every segment is of format 1.
+    compression: Option<Arc<ValueCompression>>,
+    training: Option<BackgroundThread>,
     /// Of values that were separated from their keys.
     separated_bytes: AtomicU64,
 }
@@ -66,6 +73,8 @@ pub(crate) struct Opening {
     newest_wal: u64,
     outcome: Arc<ReplayOutcome>,
     gc: Arc<Gc>,
+    compression: Option<(Arc<ValueCompression>, CompressionMode, Parameters)>,
+    duties: ThreadDuties,
     settings: Settings,
     notifier: Arc<GcNotifier>,
     opening: Arc<AtomicBool>,
@@ -97,9 +106,12 @@ impl Opening {
     ) -> Result<Option<Self>> {
         let writable = admission.is_some();
         let separation = settings.separation.filter(|_| writable);
-        if separation.is_none() && !identity::read(directory)?.has_value_log() {
+        let identity = identity::read(directory)?;
+        if separation.is_none() && !identity.has_value_log() {
             return Ok(None);
         }
+        let mode = settings.value_compression;
+        let packs = identity.has_packed_values() || (writable && mode != CompressionMode::None);
         let tap = FileSystemHooks::tap_of(hooks.as_ref());
         if writable {
             tail::trim(&directory.join(VALUES_DIRECTORY), &tap)?;
@@ -109,17 +121,20 @@ impl Opening {
             .with_synced_writes(settings.durability == Durability::Always)
             .with_mapped_reads(settings.mapped_read_bytes)
             .with_page_cache(settings.page_cache_bytes);
+        let log = if packs { log.with_packed_values(MAX_DICTIONARY_BYTES) } else { log };
         let log = Arc::new(match settings.max_open_files {
             Some(most) => log.with_max_open(most as usize),
             None => log,
         });
+        let parameters = settings.compression_parameters;
+        let compression = packs.then(|| (Arc::new(ValueCompression::new(log.clone(), &parameters)), mode, parameters));
         if let Some(admission) = admission {
             admission.has_values(&log);
         }
         options.set_wal_filter(Replay::new(directory, Some(log.clone()), logs.clone(), outcome.clone()));
         let mapped = settings.mapped_bytes;
         let gc = Gc::new(log.clone(), admission.cloned(), internal.clone(), expired, mapped, duties.clone());
-        let gc = Arc::new(gc);
+        let gc = Arc::new(gc.with_compression(compression.as_ref().map(|(compression, ..)| compression.clone())));
         set_compaction_filter(options, Arc::new(GcFilterFactory(gc.clone())));
         let next = hooks.take().unwrap_or_default();
         let opening = Arc::new(AtomicBool::new(true));
@@ -134,6 +149,8 @@ impl Opening {
             newest_wal: newest_wal(directory)?,
             outcome: outcome.clone(),
             gc,
+            compression,
+            duties: duties.clone(),
             settings: Settings {
                 parameters: settings.gc.clone(),
                 // A compaction of level 0 takes all tables below it, and must be able to begin.
@@ -185,6 +202,11 @@ impl Opening {
             identity = Identity::with_value_log(newest.map_or(0, |newest| newest + 1));
             identity::write(directory, identity, &self.tap)?;
         }
+        if writable && self.compression.is_some() && !identity.has_packed_values() {
+            // Before anything is appended: replay appends nothing.
+            identity = identity.with_packed_values();
+            identity::write(directory, identity, &self.tap)?;
+        }
         let readers = Readers::default();
         let removal = Removal::new(self.log.clone(), readers.clone(), known, directory, self.newest_wal, identity);
         let removal = Arc::new(removal);
@@ -195,6 +217,15 @@ impl Opening {
         } else {
             None
         };
+        let (compression, training) = match self.compression {
+            Some((compression, mode, parameters)) if writable => {
+                let training = compression.start(mode, parameters, self.duties);
+                let training =
+                    training.map_err(|error| Error::io("start the training thread of", directory, &error))?;
+                (Some(compression), Some(training))
+            }
+            compression => (compression.map(|(compression, ..)| compression), None),
+        };
         let min_bytes = self.separation.map_or(usize::MAX, |separation| separation.min_bytes as usize);
         Ok(ValueStore {
             log: self.log,
@@ -204,6 +235,8 @@ impl Opening {
             gc,
             group: GroupSync::default(),
             worker,
+            compression,
+            training,
             separated_bytes: AtomicU64::new(0),
         })
     }
@@ -219,7 +252,13 @@ impl ValueStore {
     /// Appends the value of `key` and leaves in `stored` what goes to RocksDB instead. `header` is
     /// that of the inline value.
     pub(crate) fn separate(&self, key: &[u8], header: &[u8], value: &[u8], stored: &mut Vec<u8>) -> Result<InFlight> {
-        let (pointer, in_flight) = self.log.append(ValueOrigin::Written, key, value)?;
+        let (pointer, in_flight) = match &self.compression {
+            Some(compression) => compression.append(key, value)?,
+            None => {
+                let (pointer, in_flight) = self.log.append(ValueOrigin::Written, key, value)?;
+                (pointer.into(), in_flight)
+            }
+        };
         if let Some(worker) = &self.worker {
             worker.wrote(pointer.record_bytes(key.len()));
         }
@@ -290,6 +329,11 @@ impl ValueStore {
         self.removal.try_properties().map(|properties| self.with_gc(properties))
     }
 
+    /// How values are compressed, where any may be.
+    pub(crate) fn compression(&self) -> Option<CompressionProperties> {
+        self.compression.as_ref().map(|compression| compression.properties())
+    }
+
     fn with_gc(&self, properties: ValueLogProperties) -> ValueLogProperties {
         ValueLogProperties {
             gc_segments: self.gc.candidate_segments(),
@@ -335,6 +379,9 @@ impl ValueStore {
         if let Some(worker) = &self.worker {
             worker.ask_to_stop();
         }
+        if let Some(training) = &self.training {
+            training.ask_to_stop();
+        }
     }
 
     /// Ends the segments that are appended to. What is reserved for them and not used is freed.
@@ -345,6 +392,7 @@ impl ValueStore {
     /// Ends the background work. Manual compactions must have been disabled.
     pub(crate) fn stop(&mut self) {
         self.worker = None;
+        self.training = None;
     }
 }
 

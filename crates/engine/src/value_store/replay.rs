@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ecotone_valuelog::log::ValueLog;
-use ecotone_valuelog::pointer::Pointer;
+use ecotone_valuelog::pointer::RecordPointer;
 use parking_lot::Mutex;
 use rust_rocksdb::WriteBatch;
 use rust_rocksdb::wal_filter::{ColumnFamilyLogNumbers, WalFilter, WalRecordAction};
@@ -210,7 +210,7 @@ impl Replay {
         log: &ValueLog,
         found: &Found<'_>,
         key: &[u8],
-        pointer: Pointer,
+        pointer: RecordPointer,
         error: &Error,
     ) -> WalRecordAction {
         let detail = format!("the value of key {} cannot be read, named by {found}: {error}", Printable(key));

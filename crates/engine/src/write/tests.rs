@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU8;
 use std::ops::Range;
 
+use ecotone_valuelog::pointer::Pointer;
 use ecotone_valuelog::record::MAX_KEY_BYTES;
 use tempfile::TempDir;
 
@@ -10,7 +11,7 @@ use crate::batch_records::{Record, records};
 use crate::header::{Header, Kind, encode_inline};
 use crate::mutation::Random;
 use crate::mutation::random::with_seeds;
-use crate::{Batch, OpenMode, Pointer, Separation, StoreSettings};
+use crate::{Batch, OpenMode, Separation, StoreSettings};
 
 /// Values of so many bytes go to the value log.
 const MIN_BYTES: usize = 100;
@@ -191,7 +192,9 @@ fn what_is_encoded_is_what_was_wanted() {
                                 let place = values.unwrap().log.read(key, pointer, &mut bytes).unwrap();
                                 assert_eq!(&bytes[place], value, "seed {seed}");
                                 inline[0] |= 1;
-                                (pointer.encode().to_vec(), Some(value))
+                                let mut encoded = Vec::new();
+                                pointer.encode(&mut encoded);
+                                (encoded, Some(value))
                             }
                         };
                         assert_eq!(separated.is_some(), separates && value.len() >= MIN_BYTES, "seed {seed}");

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use ecotone_engine::header::{Header, Kind};
-use ecotone_engine::{Attributes, Direction, OpenMode, Result, Store, StoreSettings, WriteOptions};
+use ecotone_engine::{Attributes, Direction, OpenMode, RecordPointer, Result, Store, StoreSettings, WriteOptions};
 use ecotone_inspect::space;
 use ecotone_rocks::properties::{EntryKind, TableCollector};
 use ecotone_rocks::verify::recount_table;
@@ -203,7 +203,7 @@ impl TableCollector for Names {
         if kind == EntryKind::Put
             && let Kind::Separated(pointer) = Header::decode(value).unwrap().kind
         {
-            let bytes = 12 + key.len() as u64 + u64::from(pointer.value_bytes);
+            let bytes = record_bytes(key.len(), &pointer);
             *self.bytes.entry(pointer.segment.0).or_default() += bytes;
             let mut ends = self.ends.lock().unwrap();
             let end = ends.entry(pointer.segment.0).or_default();
@@ -265,4 +265,17 @@ pub fn recount_compacted(store: &Store, live_bytes: u64) {
     let counts: Vec<_> = counts.take_while(|count| *count != live_bytes).collect();
     assert!(counts.len() < 10, "{counts:?} bytes are said to be live, {live_bytes} are");
     assert_eq!(space(store).unwrap().silent_tables, [""; 0]);
+}
+
+/// The length of the record that `pointer` leads to, as docs/internals/formats.md has it.
+fn record_bytes(key_bytes: usize, pointer: &RecordPointer) -> u64 {
+    let varint = |number: u64| u64::from((64 - (number | 1).leading_zeros()).div_ceil(7));
+    let (key_bytes, value_bytes) = (key_bytes as u64, u64::from(pointer.value_bytes));
+    match pointer.stored_bytes.map(u64::from) {
+        None => 12 + key_bytes + value_bytes,
+        Some(stored) => {
+            let saved = if stored < value_bytes { varint(value_bytes - stored) } else { 0 };
+            5 + varint(key_bytes) + varint(stored) + saved + key_bytes + stored
+        }
+    }
 }

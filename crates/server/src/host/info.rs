@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ecotone_cluster::{FederationStatistics, KnownServer};
-use ecotone_engine::{Counters, DedupProperties, Store, StoreProperties, ValueLogProperties};
+use ecotone_engine::{CompressionProperties, Counters, DedupProperties, Store, StoreProperties, ValueLogProperties};
 use ecotone_policy::machine::ModelSummary;
 use ecotone_types::Duty;
 
@@ -84,8 +84,11 @@ pub(super) fn store(store: &Store, keys: Option<u64>) -> Lines {
             line("value_log_gc_bytes_total", values.relocated_bytes),
             line("value_log_removed_bytes_total", values.removed_bytes),
             line("value_log_throttled_ms_total", values.throttled_ms),
+            line("value_log_user_bytes", values.referenced_bytes + values.saved_bytes),
+            line("value_log_compression_ratio", format!("{:.3}", compression_ratio(&values))),
         ]);
     }
+    lines.extend(store.value_compression().iter().flat_map(of_compression));
     lines.extend(dedup.iter().flat_map(of_duplicates));
     if let Some(space) = store.free_space() {
         lines.extend([
@@ -101,6 +104,26 @@ pub(super) fn store(store: &Store, keys: Option<u64>) -> Lines {
         lines.extend(space.used_bytes.map(|bytes| line("space_used_bytes", bytes)));
     }
     lines
+}
+
+/// What share of their bytes the values take that tables refer to.
+fn compression_ratio(values: &ValueLogProperties) -> f64 {
+    let user = values.referenced_bytes + values.saved_bytes;
+    if user == 0 { 1.0 } else { values.referenced_bytes as f64 / user as f64 }
+}
+
+fn of_compression(values: &CompressionProperties) -> Lines {
+    let dictionary = values.dictionary.map_or_else(|| "none".to_owned(), |id| id.to_string());
+    vec![
+        line("value_compression_written", values.written_by.name()),
+        line("value_compression_relocated", values.relocated_by.name()),
+        line("value_compression_user_bytes_total", values.written.raw_bytes),
+        line("value_compression_stored_bytes_total", values.written.stored_bytes),
+        line("value_compression_dictionary", dictionary),
+        line("value_compression_dictionary_memory_bytes", values.dictionary_memory_bytes),
+        line("value_compression_trainings_total", values.trainings),
+        line("value_compression_dictionaries_total", values.installed_dictionaries),
+    ]
 }
 
 /// Shadowed versions, and what was done about them.

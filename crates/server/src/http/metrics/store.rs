@@ -229,6 +229,11 @@ fn values(page: &mut Page, values: Option<&ValueLogProperties>) {
             values.map(|of| of.referenced_bytes),
         ),
         (
+            "ecotone_value_log_user_bytes",
+            "The same with each value as long as it was before it was compressed.",
+            values.map(|of| of.referenced_bytes + of.saved_bytes),
+        ),
+        (
             "ecotone_value_log_gc_segments",
             "Segments that forced garbage collection is working on.",
             values.map(|of| of.gc_segments),

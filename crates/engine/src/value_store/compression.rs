@@ -1,0 +1,329 @@
+//! How separated values are compressed: the interpreter of
+//! [`ecotone_policy::compression::CompressionMachine`].
+//!
+//! A writer compresses its value by itself, before it takes any lock, by the codec that is in force
+//! for values of its origin. It counts what came of it, and while samples are collected it leaves
+//! its value there unless another writer is at it.
+//!
+//! Invariants: nobody waits for a training; a dictionary is in force only from the moment on where
+//! each further segment begins with it.
+//!
+//! Failure: a training that gives nothing, or a dictionary that cannot be used, leaves everything as
+//! it is.
+//!
+//! Threads: any may append. The machine belongs to the thread `ecotone-training`, which sleeps
+//! until [`ROUND_BYTES`] more were written.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use ecotone_policy::compression::{
+    Codec, Command, CompressionMachine, CompressionMode, Event, Measured, MeasuredCodecs, Origin, Parameters,
+};
+use ecotone_types::Duty;
+use ecotone_types::units::{Bytes, Seconds};
+use ecotone_valuelog::compression::dictionary::{Dictionary, DictionaryId};
+use ecotone_valuelog::compression::training::{self, DEFAULT_DICTIONARY_BYTES, Samples};
+use ecotone_valuelog::compression::{self, Level};
+use ecotone_valuelog::log::{ValueLog, ValueOrigin};
+use ecotone_valuelog::pointer::RecordPointer;
+use ecotone_valuelog::segment::InFlight;
+use parking_lot::{Condvar, Mutex};
+
+use crate::background::BackgroundThread;
+use crate::duties::{ThreadDuties, thread_cpu};
+
+/// Memory of dictionaries that are not in force, beyond which the least used go: some ten of them.
+pub(crate) const MAX_DICTIONARY_BYTES: u64 = 1024 * 1024;
+
+/// zstd's lowest: higher ones store some percent less and take a digest six times as large (see
+/// docs/experiments/2026-11-28-value-compression.md).
+const LEVEL: Level = Level::MIN;
+
+/// After so many bytes of values the thread looks what has become of them.
+const ROUND_BYTES: u64 = 1024 * 1024;
+
+/// What became of values since the store was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CompressionCounts {
+    /// Bytes of the values.
+    pub raw_bytes: u64,
+    /// What was stored of them.
+    pub stored_bytes: u64,
+}
+
+/// How values are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompressionProperties {
+    /// By which codec those that users write.
+    pub written_by: Codec,
+    /// By which those that garbage collection moves.
+    pub relocated_by: Codec,
+    /// What became of those that users have written since the store was opened.
+    pub written: CompressionCounts,
+    /// The same of those that were moved.
+    pub relocated: CompressionCounts,
+    /// The dictionary in force.
+    pub dictionary: Option<DictionaryId>,
+    /// Bytes of memory that dictionaries take.
+    pub dictionary_memory_bytes: u64,
+    /// Trainings since the store was opened.
+    pub trainings: u64,
+    /// Dictionaries among them that were better than the one before.
+    pub installed_dictionaries: u64,
+}
+
+/// See the module.
+pub(crate) struct ValueCompression {
+    log: Arc<ValueLog>,
+    /// By origin.
+    codecs: [AtomicU8; 2],
+    counts: [Counts; 2],
+    collects: AtomicBool,
+    samples: Mutex<Samples>,
+    sample_bytes: usize,
+    trainings: AtomicU64,
+    installed: AtomicU64,
+    wanted: Mutex<Wanted>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Counts {
+    raw: AtomicU64,
+    stored: AtomicU64,
+}
+
+#[derive(Default)]
+struct Wanted {
+    round: bool,
+    stop: bool,
+}
+
+impl ValueCompression {
+    /// Compresses nothing before it is [started](Self::start).
+    pub(crate) fn new(log: Arc<ValueLog>, parameters: &Parameters) -> Self {
+        Self {
+            log,
+            codecs: [const { AtomicU8::new(Codec::None as u8) }; 2],
+            counts: Default::default(),
+            collects: AtomicBool::new(false),
+            samples: Mutex::default(),
+            sample_bytes: usize::try_from(parameters.samples.0).unwrap_or(usize::MAX).min(training::MAX_SAMPLES_BYTES),
+            trainings: AtomicU64::new(0),
+            installed: AtomicU64::new(0),
+            wanted: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Starts the thread that decides.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        mode: CompressionMode,
+        parameters: Parameters,
+        duties: ThreadDuties,
+    ) -> std::io::Result<BackgroundThread> {
+        // What the last process packed with.
+        self.log.take_over_dictionary();
+        let (machine, commands) = CompressionMachine::new(mode, parameters);
+        let (told, trainer) =
+            (self.clone(), Trainer { shared: self.clone(), machine, trained: None, told: [(0, 0); 2] });
+        BackgroundThread::start("ecotone-training", move || told.ask_to_stop(), move || trainer.run(commands, &duties))
+    }
+
+    /// Appends a value that a user wrote.
+    pub(crate) fn append(&self, key: &[u8], value: &[u8]) -> ecotone_valuelog::Result<(RecordPointer, InFlight)> {
+        if self.collects.load(Ordering::Relaxed)
+            && let Some(mut samples) = self.samples.try_lock()
+        {
+            samples.offer(value);
+        }
+        let appended = self.log.append_packed(ValueOrigin::Written, self.codec(Origin::Written), key, value)?;
+        self.count(Origin::Written, appended.0);
+        Ok(appended)
+    }
+
+    /// Appends a copy of the value whose record was read from where `pointer` leads.
+    pub(crate) fn append_copy(
+        &self,
+        place: ValueOrigin,
+        key: &[u8],
+        pointer: RecordPointer,
+        record: &[u8],
+    ) -> ecotone_valuelog::Result<(RecordPointer, InFlight)> {
+        let appended = self.log.append_copy(place, self.codec(Origin::Relocated), key, pointer, record)?;
+        self.count(Origin::Relocated, appended.0);
+        Ok(appended)
+    }
+
+    fn codec(&self, origin: Origin) -> compression::Codec {
+        match self.codecs[origin as usize].load(Ordering::Relaxed) {
+            by if by == Codec::Lz4 as u8 => compression::Codec::Lz4,
+            by if by == Codec::Zstd as u8 => compression::Codec::Zstd(LEVEL),
+            _ => compression::Codec::None,
+        }
+    }
+
+    #[inline]
+    fn count(&self, origin: Origin, pointer: RecordPointer) {
+        let raw = u64::from(pointer.value_bytes);
+        let counts = &self.counts[origin as usize];
+        let before = counts.raw.fetch_add(raw, Ordering::Relaxed);
+        counts.stored.fetch_add(pointer.stored_bytes.map_or(raw, u64::from), Ordering::Release);
+        if before / ROUND_BYTES != (before + raw) / ROUND_BYTES {
+            self.wanted.lock().round = true;
+            self.changed.notify_one();
+        }
+    }
+
+    fn counts(&self, origin: Origin) -> CompressionCounts {
+        let Counts { raw, stored } = &self.counts[origin as usize];
+        // In this order, so that nothing is stored of a value that is not counted.
+        let stored_bytes = stored.load(Ordering::Acquire);
+        CompressionCounts { raw_bytes: raw.load(Ordering::Relaxed), stored_bytes }
+    }
+
+    pub(crate) fn properties(&self) -> CompressionProperties {
+        let used = |origin: Origin| match self.codec(origin) {
+            compression::Codec::None => Codec::None,
+            compression::Codec::Lz4 => Codec::Lz4,
+            compression::Codec::Zstd(_) => Codec::Zstd,
+        };
+        CompressionProperties {
+            written_by: used(Origin::Written),
+            relocated_by: used(Origin::Relocated),
+            written: self.counts(Origin::Written),
+            relocated: self.counts(Origin::Relocated),
+            dictionary: self.log.dictionary().map(|dictionary| dictionary.id()),
+            dictionary_memory_bytes: self.log.dictionary_memory(),
+            trainings: self.trainings.load(Ordering::Relaxed),
+            installed_dictionaries: self.installed.load(Ordering::Relaxed),
+        }
+    }
+
+    fn ask_to_stop(&self) {
+        self.wanted.lock().stop = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The thread.
+struct Trainer {
+    shared: Arc<ValueCompression>,
+    machine: CompressionMachine,
+    trained: Option<Vec<u8>>,
+    /// What the machine has been told of values of each origin: bytes before and after.
+    told: [(u64, u64); 2],
+}
+
+impl Trainer {
+    fn run(mut self, begin: Vec<Command>, duties: &ThreadDuties) {
+        self.carry_out(begin);
+        loop {
+            let mut wanted = self.shared.wanted.lock();
+            while !wanted.round && !wanted.stop {
+                self.shared.changed.wait(&mut wanted);
+            }
+            if wanted.stop {
+                return;
+            }
+            wanted.round = false;
+            drop(wanted);
+            duties.begin(Duty::Gc);
+            self.round();
+            duties.end();
+        }
+    }
+
+    fn round(&mut self) {
+        for origin in Origin::ALL {
+            let CompressionCounts { raw_bytes, stored_bytes } = self.shared.counts(origin);
+            let before = std::mem::replace(&mut self.told[origin as usize], (raw_bytes, stored_bytes));
+            let (raw, stored) = (Bytes(raw_bytes - before.0), Bytes(stored_bytes - before.1));
+            let codec = self.machine.used(origin);
+            self.handle(Event::Stored { origin, codec, raw, stored });
+        }
+        if self.shared.collects.load(Ordering::Relaxed)
+            && self.shared.samples.lock().bytes() >= self.shared.sample_bytes
+        {
+            self.handle(Event::SamplesReady);
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let commands = self.machine.handle(event);
+        self.carry_out(commands);
+    }
+
+    fn carry_out(&mut self, commands: Vec<Command>) {
+        for command in commands {
+            match command {
+                Command::Collect => {
+                    *self.shared.samples.lock() = Samples::default();
+                    self.shared.collects.store(true, Ordering::Relaxed);
+                }
+                Command::Train => {
+                    let trained = self.train();
+                    self.handle(trained);
+                }
+                Command::Install => self.install(),
+                Command::Use(origin, codec) => {
+                    self.shared.codecs[origin as usize].store(codec as u8, Ordering::Relaxed);
+                    // What was written until now came to its share by the former codec.
+                    let CompressionCounts { raw_bytes, stored_bytes } = self.shared.counts(origin);
+                    self.told[origin as usize] = (raw_bytes, stored_bytes);
+                    tracing::info!(?origin, codec = codec.name(), "values are compressed by another codec from now on");
+                }
+            }
+        }
+    }
+
+    fn train(&mut self) -> Event {
+        self.shared.collects.store(false, Ordering::Relaxed);
+        let (train, measure) = std::mem::take(&mut *self.shared.samples.lock()).split();
+        let raw = Bytes(measure.bytes() as u64);
+        let in_force = self.shared.log.dictionary();
+        let before = measured(&measure, in_force.as_deref());
+        let dictionary = training::train(&train, DEFAULT_DICTIONARY_BYTES);
+        self.shared.trainings.fetch_add(1, Ordering::Relaxed);
+        let after = dictionary.as_ref().map(|dictionary| measured(&measure, Some(dictionary)));
+        self.trained = dictionary.map(|dictionary| dictionary.content().to_vec());
+        Event::Trained { raw, before, after }
+    }
+
+    fn install(&mut self) {
+        let Some(content) = self.trained.take() else { return };
+        match self.shared.log.set_dictionary(Some(content)) {
+            Ok(id) => {
+                self.shared.installed.fetch_add(1, Ordering::Relaxed);
+                let id = id.map(|id| id.to_string());
+                tracing::info!(dictionary = id, "values are compressed with another dictionary from now on");
+            }
+            // No dictionary that was trained has such a length.
+            Err(error) => tracing::warn!(%error, "a dictionary cannot be used"),
+        }
+    }
+}
+
+/// What samples come to by each codec with a dictionary. Their end is cut off, which is the same for
+/// all that is compared.
+fn measured(samples: &Samples, dictionary: Option<&Dictionary>) -> MeasuredCodecs {
+    let by = |codec| {
+        let mut packed = Vec::new();
+        // Contexts and digests are made once in the life of a dictionary: by the first sample.
+        let _ = samples.iter().next().map(|first| compression::pack(codec, dictionary, first, &mut packed));
+        let began = thread_cpu();
+        let mut stored = 0;
+        for sample in samples.iter() {
+            packed.clear();
+            stored += match compression::pack(codec, dictionary, sample, &mut packed) {
+                Some(_) => packed.len(),
+                None => sample.len(),
+            };
+        }
+        let took = thread_cpu().saturating_sub(began);
+        Measured { stored: Bytes(stored as u64), took: Seconds(took.as_secs_f64()) }
+    };
+    MeasuredCodecs { lz4: by(compression::Codec::Lz4), zstd: by(compression::Codec::Zstd(LEVEL)) }
+}
