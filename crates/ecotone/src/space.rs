@@ -104,6 +104,14 @@ fn described(space: &Space, is_exact: bool) -> String {
     if let Some(shadowed) = shadowed {
         line!(text, "{}", of_shadowed(shadowed, is_exact));
     }
+    if space.saved_bytes > 0 {
+        line!(
+            text,
+            "referenced bytes before compression: {}, {:.2} for each that is stored",
+            space.uncompressed_bytes(),
+            space.compression_ratio().unwrap_or(1.0)
+        );
+    }
     if space.unreferenced_bytes() > 0 {
         let share = percent(space.unreferenced_bytes(), space.segment_bytes());
         line!(

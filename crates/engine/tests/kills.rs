@@ -19,9 +19,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use common::random::{Random, with_seeds};
+use common::telemetry::telemetry;
 use common::value_of;
-use common::writes::{live_bytes, recount_compacted, recount_tables};
-use ecotone_engine::{Direction, Durability, OpenMode, Store, StoreSettings, WriteOptions};
+use common::writes::{LONG_BYTES, live_bytes, recount_compacted, recount_compacted_packed, recount_tables};
+use ecotone_engine::{CompressionMode, Direction, Durability, OpenMode, Store, StoreSettings, WriteOptions};
 use ecotone_inspect::verify;
 
 const DIRECTORY: &str = "ECOTONE_TEST_DIRECTORY";
@@ -38,9 +39,12 @@ const GROUPS: u64 = 150;
 /// Keys of a group, written together.
 const PARTS: u64 = 3;
 
-/// Kills of each durability. Of all 180, 90 come once values are relocated, 54 once a segment has
-/// gone, 9 after a second of writes, the others may come while the store opens.
-const ROUNDS: u64 = 60;
+/// Kills of each durability. Of 60, 30 come once values are relocated, 18 once a segment has gone, 3
+/// after a second of writes, the others may come while the store opens.
+const ROUNDS: u64 = 50;
+
+/// Kills of each durability where values are compressed.
+const ROUNDS_OF_COMPRESSED: u64 = 15;
 
 /// Kills where all is large.
 const ROUNDS_OF_LARGE: u64 = 20;
@@ -60,27 +64,57 @@ enum Sizes {
     Small,
     /// Sixteen times as large: a compaction copies more than is collected at a time.
     Large,
+    /// As small, of values that are compressed with dictionaries, which come and go as values change
+    /// their kind.
+    Compressed,
 }
 
 impl Sizes {
     fn name(self) -> &'static str {
-        if self == Sizes::Small { "small" } else { "large" }
+        match self {
+            Self::Small => "small",
+            Self::Large => "large",
+            Self::Compressed => "compressed",
+        }
+    }
+
+    fn named(name: &str) -> Self {
+        [Self::Small, Self::Large, Self::Compressed].into_iter().find(|sizes| sizes.name() == name).unwrap()
     }
 
     fn scale(self) -> usize {
-        if self == Sizes::Small { 1 } else { 16 }
+        if self == Sizes::Large { 16 } else { 1 }
     }
 
     fn options(self, durability: Durability) -> StoreSettings {
-        StoreSettings { durability, ..common::collecting_early(64 * 1024 * self.scale() as u64) }
+        let mode = if self == Self::Compressed { CompressionMode::Zstd } else { CompressionMode::None };
+        let settings = common::collecting_early(64 * 1024 * self.scale() as u64);
+        StoreSettings { durability, ..common::compressing_early(mode, settings) }
     }
 
     /// What a write leaves in a part of its group; `None` where it deletes.
     fn value(self, key: &[u8], number: u64) -> Option<Vec<u8>> {
         let bytes = [20, 150, 400, 150][number as usize % 4] * self.scale();
-        (!number.is_multiple_of(11)).then(|| value_of(key, number, bytes))
+        let value = || match self {
+            Self::Small | Self::Large => value_of(key, number, bytes),
+            Self::Compressed => self::shrinking(key, number, bytes),
+        };
+        (!number.is_multiple_of(11)).then(value)
     }
 }
+
+/// A value that can be compressed: JSON for some writes, then lines that have nothing of it.
+fn shrinking(key: &[u8], number: u64, bytes: usize) -> Vec<u8> {
+    if number / KIND_WRITES % 2 == 0 {
+        return telemetry(number << 8 | u64::from(key[key.len() - 1]), bytes);
+    }
+    let of_key = key.escape_ascii();
+    let line = format!("<{}> {of_key} follower has acknowledged write {number}; ", number % 190);
+    line.into_bytes().into_iter().cycle().take(bytes).collect()
+}
+
+/// Writes of a writer until its values are of another kind.
+const KIND_WRITES: u64 = 400;
 
 /// Which group a write is to.
 fn group_of(writer: usize, number: u64) -> u64 {
@@ -99,7 +133,7 @@ fn child() {
     let (Ok(directory), Ok(name), Ok(begin)) = (variable(DIRECTORY), variable(DURABILITY), variable(BEGIN)) else {
         return;
     };
-    let sizes = if variable(SIZES).unwrap() == Sizes::Small.name() { Sizes::Small } else { Sizes::Large };
+    let sizes = Sizes::named(&variable(SIZES).unwrap());
     let options = sizes.options(name.parse().unwrap());
     let store = Store::open(Path::new(&directory), OpenMode::CreateOrOpen, options).unwrap();
     // One write to the pipe for a line: lines of several threads do not mix.
@@ -127,6 +161,9 @@ fn child() {
             store.flush(true).unwrap();
             let log = store.value_log().unwrap();
             say(format!("relocated {} {}\n", log.relocated_bytes, log.removed_segments));
+            if let Some(now) = store.value_compression() {
+                say(format!("installed {}\n", now.installed_dictionaries));
+            }
         }
     });
 }
@@ -151,6 +188,7 @@ struct Said {
     acknowledged: [Option<u64>; WRITERS],
     relocated_bytes: u64,
     removed_segments: u64,
+    installed_dictionaries: u64,
 }
 
 /// When a child is killed.
@@ -211,6 +249,9 @@ fn live_and_die(directory: &Path, durability: Durability, sizes: Sizes, begin: [
                         let _ = relocates.send(());
                     }
                 }
+                ["installed", dictionaries] => {
+                    said.installed_dictionaries = dictionaries.parse().unwrap_or(said.installed_dictionaries);
+                }
                 _ => (),
             }
         }
@@ -266,6 +307,7 @@ fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u6
     let mut random = Random::new(seed);
     let mut kept = Kept { sizes, next: [1; WRITERS], newest: HashMap::new() };
     let (mut relocating_lives, mut removing_lives, mut recounted_tables, mut max_relocated) = (0, 0, 0, 0);
+    let mut installing_lives = 0;
     for round in 0..rounds {
         let up_to = |random: &mut Random, max_ms| Duration::from_millis(random.below(max_ms) as u64);
         let after = match round % LONG_ROUNDS {
@@ -280,17 +322,19 @@ fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u6
         relocating_lives += u64::from(said.relocated_bytes > 0);
         max_relocated = max_relocated.max(said.relocated_bytes);
         removing_lives += u64::from(said.removed_segments > 0);
+        installing_lives += u64::from(said.installed_dictionaries > 0);
 
         recounted_tables += recount_tables(&path, &format!("kill {round}"));
 
         let options = sizes.options(durability);
         let store = Store::open(&path, OpenMode::Open, options.clone()).unwrap();
         kept.check(&store, &said);
-        let (mut entries, mut live) = (0, 0);
+        let (mut entries, mut live, mut long) = (0, 0, 0);
         let mut scan = store.scan(.., Direction::Forward, None).unwrap();
         while let Some(entry) = scan.next_entry().unwrap() {
             entries += 1;
             live += live_bytes(entry.key, entry.value);
+            long += u64::from(entry.value.len() >= LONG_BYTES as usize);
         }
         drop(scan);
         let there = kept.newest.values().filter(|number| !number.is_multiple_of(11)).count() as u64;
@@ -301,7 +345,10 @@ fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u6
             store.checkpoint(&copy).unwrap();
             recounted_tables += recount_tables(&copy, &format!("after kill {round}"));
             let copied = Store::open(&copy, OpenMode::Open, options).unwrap();
-            recount_compacted(&copied, live);
+            match sizes {
+                Sizes::Small | Sizes::Large => recount_compacted(&copied, live),
+                Sizes::Compressed => drop(recount_compacted_packed(&copied, long)),
+            }
             copied.close().unwrap();
             std::fs::remove_dir_all(&copy).unwrap();
         }
@@ -319,22 +366,34 @@ fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u6
         "the kills were to meet garbage collection: {met}"
     );
     // More than is collected of one stream.
-    assert!(sizes == Sizes::Small || max_relocated > 512 << 10, "{max_relocated} bytes relocated at most");
+    assert!(sizes != Sizes::Large || max_relocated > 512 << 10, "{max_relocated} bytes relocated at most");
+    assert!(
+        sizes != Sizes::Compressed || 2 * installing_lives > rounds,
+        "{installing_lives} lives had a new dictionary"
+    );
+}
+
+/// Of values as they are, and of compressed ones.
+fn in_both_ways(durability: Durability) {
+    with_seeds(1, |seed| {
+        nothing_acknowledged_is_lost(durability, Sizes::Small, ROUNDS, seed);
+        nothing_acknowledged_is_lost(durability, Sizes::Compressed, ROUNDS_OF_COMPRESSED, seed);
+    });
 }
 
 #[test]
 fn kills_take_nothing_without_sync() {
-    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::None, Sizes::Small, ROUNDS, seed));
+    in_both_ways(Durability::None);
 }
 
 #[test]
 fn kills_take_nothing_with_a_sync_every_second() {
-    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::EverySecond, Sizes::Small, ROUNDS, seed));
+    in_both_ways(Durability::EverySecond);
 }
 
 #[test]
 fn kills_take_nothing_with_a_sync_always() {
-    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::Always, Sizes::Small, ROUNDS, seed));
+    in_both_ways(Durability::Always);
 }
 
 /// What is collected is given to the kernel because it is full, again and again, as well as at a

@@ -93,6 +93,10 @@ pub struct VerifyReport {
     pub damaged: Vec<Finding>,
     /// How many there are.
     pub damaged_count: u64,
+    /// Values that cannot be read because the dictionary of their segment cannot. All of one segment
+    /// are one of the findings.
+    #[serde(default)]
+    pub values_without_dictionary: u64,
     /// Tables with [overstated references](FindingKind::OverstatedReferences), the first thousand.
     pub overstated: Vec<Finding>,
     /// How many there are.

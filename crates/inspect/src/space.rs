@@ -13,6 +13,9 @@ pub struct Space {
     pub levels: Vec<LevelProperties>,
     /// The segments of the value log, in the order of their numbers; none without one.
     pub segments: Vec<SegmentSpace>,
+    /// By how much values that tables refer to are longer than what is stored of them.
+    #[serde(default)]
+    pub saved_bytes: u64,
     /// Write-ahead logs.
     pub wal_bytes: u64,
     /// Everything else: MANIFEST, OPTIONS, RocksDB's own logs.
@@ -66,6 +69,18 @@ impl Space {
         self.segments.iter().map(|segment| segment.referenced_bytes).sum()
     }
 
+    /// What the records that tables refer to would take if no value were compressed.
+    pub fn uncompressed_bytes(&self) -> u64 {
+        self.referenced_bytes().saturating_add(self.saved_bytes)
+    }
+
+    /// Bytes before compression for each that is stored, of the records that tables refer to; `None`
+    /// where there are none.
+    pub fn compression_ratio(&self) -> Option<f64> {
+        let stored = self.referenced_bytes();
+        (stored > 0).then(|| self.uncompressed_bytes() as f64 / stored as f64)
+    }
+
     /// Bytes of segments that no table refers to: garbage, but for what only a memtable or a WAL
     /// names.
     pub fn unreferenced_bytes(&self) -> u64 {
@@ -95,7 +110,7 @@ fn space_now(store: &Store) -> Result<Space> {
     let keys_estimate = duplicates.as_ref().map_or(properties.keys_estimate, |duplicates| {
         properties.keys_about(duplicates.total_keys(), duplicates.duplicate_keys())
     });
-    let (mut segments, mut silent_tables) = (Vec::new(), Vec::new());
+    let (mut segments, mut silent_tables, mut saved_bytes) = (Vec::new(), Vec::new(), 0);
     if let Some(log) = value_log(store) {
         let references = references(store)?;
         segments.extend(log.segments().iter().map(|segment| SegmentSpace {
@@ -105,6 +120,7 @@ fn space_now(store: &Store) -> Result<Space> {
             resting_level: segment.resting_level(),
         }));
         silent_tables = references.silent_tables();
+        saved_bytes = references.saved_bytes();
     }
     let (mut wal_bytes, mut other_bytes) = (0, 0);
     let failed = |error| Error::io("list", store.directory(), &error);
@@ -119,5 +135,14 @@ fn space_now(store: &Store) -> Result<Space> {
             _ => (),
         }
     }
-    Ok(Space { levels: properties.levels, segments, wal_bytes, other_bytes, keys_estimate, silent_tables, duplicates })
+    Ok(Space {
+        levels: properties.levels,
+        segments,
+        saved_bytes,
+        wal_bytes,
+        other_bytes,
+        keys_estimate,
+        silent_tables,
+        duplicates,
+    })
 }

@@ -16,13 +16,17 @@
 //! second name. It is checked as a closed store is, and nothing that is written or removed
 //! meanwhile can be taken for damage.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use ecotone_engine::offline::{self, CheckedCopy, Untouched};
 use ecotone_engine::{Direction, Error, OpenMode, Result, Store, StoreSettings};
 use ecotone_rocks::verify::{ExpectedTable, verify_table};
+use ecotone_valuelog::ValueLog;
+use ecotone_valuelog::compression::WITHOUT_DICTIONARY;
 use ecotone_valuelog::record::RecordError;
 use ecotone_valuelog::segment::Segment;
 use ecotone_valuelog::segment_header::{SEGMENT_HEADER_BYTES, SegmentFormat};
@@ -133,7 +137,7 @@ impl Check<'_> {
             for (done, segment) in segments.iter().enumerate() {
                 check_access(segment.path())?;
                 let progress = Checking::Segment { done, of: segments.len() };
-                self.segment(segment, references.has(segment.number()), progress);
+                self.segment(log, segment, references.has(segment.number()), progress);
                 // There may be more of them than this process may have open.
                 segment.close();
             }
@@ -195,7 +199,7 @@ impl Check<'_> {
 
     /// Walks over all records, and ends at one that is damaged: where the next begins is unknown
     /// then. Of a segment without references a loss of power may have taken the header as well.
-    fn segment(&mut self, segment: &Segment, is_referenced: bool, progress: Checking) {
+    fn segment(&mut self, log: &ValueLog, segment: &Arc<Segment>, is_referenced: bool, progress: Checking) {
         let end = segment.bytes();
         self.report.segments += 1;
         self.report.segment_bytes += end;
@@ -244,6 +248,18 @@ impl Check<'_> {
                 // Space that was reserved by a process that was killed, or is at work.
                 Some(_) if segment.is_zero_from(offset).unwrap_or(false) => return,
                 Some(error) if chunk.len() > CHUNK_BYTES => return self.report.damaged(place(), error),
+                // A loss of power takes no dictionary of values that a table references.
+                Some(error)
+                    if is_referenced
+                        && offset == SEGMENT_HEADER_BYTES as u64
+                        && format.dictionary().is_some()
+                        && log.dictionary_in(segment).is_ok() =>
+                {
+                    let detail = format!(
+                        "the dictionary of its values is damaged: {error}; that of another segment stands in for it, as long as that is there"
+                    );
+                    return self.report.damaged(place(), detail);
+                }
                 // What is referenced behind it is found when the entries are read.
                 Some(error) => {
                     return self.report.torn_end(place(), format!("{error}; {} bytes follow", end - offset));
@@ -253,6 +269,22 @@ impl Check<'_> {
     }
 
     fn entries(&mut self, store: &Store) -> Result<()> {
+        let mut without_dictionary = BTreeMap::new();
+        let read = self.read_entries(store, &mut without_dictionary);
+        for (segment, WithoutDictionary { values, place, reason }) in without_dictionary {
+            self.report.values_without_dictionary += values;
+            let detail = format!("{values} values need its dictionary: {reason}; the first is {place}");
+            self.report.damaged(segment, detail);
+        }
+        read
+    }
+
+    /// Values that need a dictionary that cannot be read are counted by the paths of their segments.
+    fn read_entries(
+        &mut self,
+        store: &Store,
+        without_dictionary: &mut BTreeMap<String, WithoutDictionary>,
+    ) -> Result<()> {
         // A scan ends at an error; it is taken up behind the key that caused it.
         let mut from = Vec::new();
         if self.go_on(Checking::Entries { done: 0 }).is_break() {
@@ -274,6 +306,15 @@ impl Check<'_> {
                 }
             };
             match &error {
+                Error::Corrupt { location: Some(place), detail } if detail.starts_with(WITHOUT_DICTIONARY) => {
+                    let segment = place.rsplit_once(" at offset ").map_or(&**place, |(segment, _)| segment);
+                    let first = || WithoutDictionary {
+                        values: 0,
+                        place: place.clone(),
+                        reason: detail[WITHOUT_DICTIONARY.len()..].to_owned(),
+                    };
+                    without_dictionary.entry(segment.to_owned()).or_insert_with(first).values += 1;
+                }
                 Error::Corrupt { location, detail } => {
                     self.report.damaged(location.as_deref().unwrap_or("the entries"), detail);
                 }
@@ -285,6 +326,15 @@ impl Check<'_> {
             from.push(0);
         }
     }
+}
+
+/// Values of one segment that cannot be read because its dictionary cannot.
+struct WithoutDictionary {
+    values: u64,
+    /// Of the first one.
+    place: String,
+    /// What is wrong with the dictionary.
+    reason: String,
 }
 
 /// What this process may not open, or cannot for want of descriptors, is not damaged: its state is

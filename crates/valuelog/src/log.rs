@@ -25,7 +25,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::compression::cache::DictionaryCache;
 use crate::compression::dictionary::{Dictionary, DictionaryError, DictionaryId};
-use crate::compression::{self, Codec, MAX_KEPT_CONTEXT_VALUE_BYTES, Method, Stored};
+use crate::compression::{self, Codec, Level, MAX_KEPT_CONTEXT_VALUE_BYTES, Method, Stored, WITHOUT_DICTIONARY};
 use crate::damage;
 use crate::descriptors::Descriptors;
 use crate::mappings::Mappings;
@@ -375,7 +375,8 @@ impl ValueLog {
     /// Appends the value of a whole record of either format, which `pointer` leads to and
     /// [`read_record_by`](Self::read_record_by) has read: the record as it is where it is packed by
     /// that codec already, and with the dictionary in force, and the value anew where it is not. By
-    /// no codec is a record as it is, unless it needs another dictionary.
+    /// no codec is a record as it is, unless it needs another dictionary: then the value is packed
+    /// with the one in force as it was before, so that it takes no more space than where it was.
     ///
     /// # Errors
     ///
@@ -402,7 +403,9 @@ impl ValueLog {
         let of_segment = segment.format().ok().and_then(SegmentFormat::dictionary);
         let is_packed_so = match (layout.packing, codec) {
             // As it is, where nothing stands against it.
-            (Packing::Value { with_dictionary, .. }, Codec::None) => !with_dictionary || of_segment == in_force,
+            (Packing::Value { with_dictionary, .. }, Codec::None) => {
+                !with_dictionary || (of_segment.is_some() && of_segment == in_force)
+            }
             // What did not shrink may do so by another codec, or with another dictionary.
             (Packing::Value { method: Method::Lz4, with_dictionary }, Codec::Lz4)
             | (Packing::Value { method: Method::Zstd, with_dictionary }, Codec::Zstd(_)) => {
@@ -416,6 +419,11 @@ impl ValueLog {
         }
         let mut value = Vec::new();
         self.unpack(&segment, pointer, &layout, record, true, &mut value)?;
+        let codec = match (codec, layout.packing.method()) {
+            (Codec::None, Method::Lz4) => Codec::Lz4,
+            (Codec::None, Method::Zstd) => Codec::Zstd(Level::MIN),
+            (codec, _) => codec,
+        };
         self.append_packed(place, codec, key, &value)
     }
 
@@ -436,6 +444,12 @@ impl ValueLog {
         let id = dictionary.as_ref().map(|dictionary| dictionary.id());
         *self.dictionary.write() = dictionary;
         Ok(id)
+    }
+
+    /// The longest dictionary that segments are to begin with: a sixteenth of one, of which it takes a
+    /// fraction, since it is compressed there.
+    pub fn max_dictionary_bytes(&self) -> usize {
+        usize::try_from(self.segment_bytes / 16).unwrap_or(usize::MAX)
     }
 
     /// Sets the dictionary of the newest segment that has one: that of the last process. Damaged
@@ -479,7 +493,10 @@ impl ValueLog {
                 if !may_wait {
                     return Err(Error::WouldBlock);
                 }
-                self.copy_of_dictionary(segment, id).ok_or(error)?
+                let (content, other) = self.copy_of_dictionary(segment, id).ok_or_else(|| error.clone())?;
+                let other = other.path();
+                tracing::warn!(%error, ?other, "that segment stands in, as long as it is there: repair the store");
+                content
             }
             content => content?,
         };
@@ -499,14 +516,15 @@ impl ValueLog {
         })
     }
 
-    /// The content of that dictionary in any other segment.
+    /// The content of that dictionary in any other segment, and which one that is.
     #[cold]
-    fn copy_of_dictionary(&self, but: &Segment, id: DictionaryId) -> Option<Vec<u8>> {
+    fn copy_of_dictionary(&self, but: &Segment, id: DictionaryId) -> Option<(Vec<u8>, Arc<Segment>)> {
         let has = |segment: &Arc<Segment>| {
             segment.number() != but.number() && segment.format().is_ok_and(|format| format.dictionary() == Some(id))
         };
         let segments = self.segments();
-        segments.iter().filter(|segment| has(segment)).find_map(|segment| self.read_dictionary(segment, true).ok())
+        let mut others = segments.into_iter().filter(|segment| has(segment));
+        others.find_map(|segment| Some((self.read_dictionary(&segment, true).ok()?, segment)))
     }
 
     /// Appends the value of a record of `segment` to `to`.
@@ -530,9 +548,7 @@ impl ValueLog {
                 };
                 // Which record cannot be read, and why.
                 Some(found.map_err(|error| match error {
-                    Error::Corrupt { detail, .. } => {
-                        segment.corrupt(offset, format!("the value needs the dictionary of its segment: {detail}"))
-                    }
+                    Error::Corrupt { detail, .. } => segment.corrupt(offset, format!("{WITHOUT_DICTIONARY}{detail}")),
                     error => error,
                 })?)
             }

@@ -397,6 +397,13 @@ impl GcFilter {
                 if let Some(compression) = &self.gc.compression {
                     return compression.append_copy(place, key, pointer, &self.record);
                 }
+                if pointer.stored_bytes.is_some() {
+                    // Only where the store's identity was put back from before it had such values.
+                    return Err(ecotone_valuelog::Error::Corrupt {
+                        location: Some(self.gc.log.place(pointer)),
+                        detail: "the store says that it has no compressed values, and this is one".into(),
+                    });
+                }
                 let (copy, in_flight) = self.gc.log.append_record(place, &self.record, pointer.value_bytes as usize)?;
                 Ok((copy.into(), in_flight))
             });

@@ -156,6 +156,15 @@ impl Drop for CheckedCopy<'_> {
     }
 }
 
+/// Compresses what is written to `store` from now on by zstd, with the dictionary of that `content`
+/// where there is one and it can be used. The store was opened to compress values, and may find a
+/// better dictionary as it goes on.
+pub fn compress_values(store: &Store, content: Option<Vec<u8>>) {
+    if let Some(values) = &store.values {
+        values.compress_by_zstd(content);
+    }
+}
+
 /// Fills a new store with entries as another one stored them: their headers are kept, and a value
 /// is separated where it was, whatever its length. Nothing is synced.
 pub struct EntryWriter<'s> {

@@ -13,7 +13,8 @@
 
 use super::removed::MAX_RANGES;
 
-/// The longest pointer behind a header with a type and an expiry.
+/// The longest pointer to a value that is not compressed, behind a header with a type and an expiry;
+/// one to a compressed value of less than 16 KiB is no longer. What is longer has no place here.
 pub(super) const MAX_CACHED_POINTER_BYTES: usize = 22;
 
 /// A key may stand in any of so many.

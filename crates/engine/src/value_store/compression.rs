@@ -3,7 +3,8 @@
 //!
 //! A writer compresses its value by itself, before it takes any lock, by the codec that is in force
 //! for values of its origin. It counts what came of it, and while samples are collected it leaves
-//! its value there unless another writer is at it.
+//! its value there unless another writer is at it. So does garbage collection with values that are
+//! not compressed, so that those of a store that is seldom written are so as well.
 //!
 //! Invariants: nobody waits for a training; a dictionary is in force only from the moment on where
 //! each further segment begins with it.
@@ -12,7 +13,7 @@
 //! it is.
 //!
 //! Threads: any may append. The machine belongs to the thread `ecotone-training`, which sleeps
-//! until [`ROUND_BYTES`] more were written.
+//! until [`MAX_ROUND_BYTES`] more were written, or as many as samples are collected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -23,7 +24,7 @@ use ecotone_policy::compression::{
 use ecotone_types::Duty;
 use ecotone_types::units::{Bytes, Seconds};
 use ecotone_valuelog::compression::dictionary::{Dictionary, DictionaryId};
-use ecotone_valuelog::compression::training::{self, DEFAULT_DICTIONARY_BYTES, Samples};
+use ecotone_valuelog::compression::training::{self, MIN_SPLIT_SAMPLES, Samples};
 use ecotone_valuelog::compression::{self, Level};
 use ecotone_valuelog::log::{ValueLog, ValueOrigin};
 use ecotone_valuelog::pointer::RecordPointer;
@@ -40,8 +41,8 @@ pub(crate) const MAX_DICTIONARY_BYTES: u64 = 1024 * 1024;
 /// docs/experiments/2026-11-28-value-compression.md).
 const LEVEL: Level = Level::MIN;
 
-/// After so many bytes of values the thread looks what has become of them.
-const ROUND_BYTES: u64 = 1024 * 1024;
+/// After so many bytes of values the thread looks what has become of them, at the latest.
+const MAX_ROUND_BYTES: u64 = 1024 * 1024;
 
 /// What became of values since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,6 +83,7 @@ pub(crate) struct ValueCompression {
     collects: AtomicBool,
     samples: Mutex<Samples>,
     sample_bytes: usize,
+    round_bytes: u64,
     trainings: AtomicU64,
     installed: AtomicU64,
     wanted: Mutex<Wanted>,
@@ -110,6 +112,7 @@ impl ValueCompression {
             collects: AtomicBool::new(false),
             samples: Mutex::default(),
             sample_bytes: usize::try_from(parameters.samples.0).unwrap_or(usize::MAX).min(training::MAX_SAMPLES_BYTES),
+            round_bytes: parameters.samples.0.clamp(1, MAX_ROUND_BYTES),
             trainings: AtomicU64::new(0),
             installed: AtomicU64::new(0),
             wanted: Mutex::default(),
@@ -134,11 +137,7 @@ impl ValueCompression {
 
     /// Appends a value that a user wrote.
     pub(crate) fn append(&self, key: &[u8], value: &[u8]) -> ecotone_valuelog::Result<(RecordPointer, InFlight)> {
-        if self.collects.load(Ordering::Relaxed)
-            && let Some(mut samples) = self.samples.try_lock()
-        {
-            samples.offer(value);
-        }
+        self.offer(value);
         let appended = self.log.append_packed(ValueOrigin::Written, self.codec(Origin::Written), key, value)?;
         self.count(Origin::Written, appended.0);
         Ok(appended)
@@ -152,9 +151,43 @@ impl ValueCompression {
         pointer: RecordPointer,
         record: &[u8],
     ) -> ecotone_valuelog::Result<(RecordPointer, InFlight)> {
+        if pointer.saved_bytes() == 0
+            && let Some(begin) = record.len().checked_sub(pointer.value_bytes as usize)
+        {
+            // A record ends with what is stored.
+            self.offer(&record[begin..]);
+        }
         let appended = self.log.append_copy(place, self.codec(Origin::Relocated), key, pointer, record)?;
         self.count(Origin::Relocated, appended.0);
         Ok(appended)
+    }
+
+    /// Compresses what users write by zstd, with the dictionary of that `content`, whatever was
+    /// measured: until the machine, which knows nothing of it, decides otherwise.
+    pub(crate) fn compress_by_zstd(&self, content: Option<Vec<u8>>) {
+        if let Some(content) = content
+            && let Err(error) = self.log.set_dictionary(Some(content))
+        {
+            tracing::warn!(%error, "a dictionary cannot be used");
+        }
+        self.codecs[Origin::Written as usize].store(Codec::Zstd as u8, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn offer(&self, value: &[u8]) {
+        if self.collects.load(Ordering::Relaxed)
+            && let Some(mut samples) = self.samples.try_lock()
+        {
+            samples.offer(value);
+        }
+    }
+
+    /// Whether there are samples enough. A few values that are long do not suffice, and very short
+    /// ones never come to as many bytes.
+    fn has_samples(&self) -> bool {
+        let samples = self.samples.lock();
+        let are_many = samples.bytes() >= self.sample_bytes && samples.len() >= MIN_SPLIT_SAMPLES;
+        self.collects.load(Ordering::Relaxed) && (are_many || samples.is_full())
     }
 
     fn codec(&self, origin: Origin) -> compression::Codec {
@@ -171,7 +204,7 @@ impl ValueCompression {
         let counts = &self.counts[origin as usize];
         let before = counts.raw.fetch_add(raw, Ordering::Relaxed);
         counts.stored.fetch_add(pointer.stored_bytes.map_or(raw, u64::from), Ordering::Release);
-        if before / ROUND_BYTES != (before + raw) / ROUND_BYTES {
+        if before / self.round_bytes != (before + raw) / self.round_bytes {
             self.wanted.lock().round = true;
             self.changed.notify_one();
         }
@@ -244,9 +277,7 @@ impl Trainer {
             let codec = self.machine.used(origin);
             self.handle(Event::Stored { origin, codec, raw, stored });
         }
-        if self.shared.collects.load(Ordering::Relaxed)
-            && self.shared.samples.lock().bytes() >= self.shared.sample_bytes
-        {
+        if self.shared.has_samples() {
             self.handle(Event::SamplesReady);
         }
     }
@@ -285,7 +316,8 @@ impl Trainer {
         let raw = Bytes(measure.bytes() as u64);
         let in_force = self.shared.log.dictionary();
         let before = measured(&measure, in_force.as_deref());
-        let dictionary = training::train(&train, DEFAULT_DICTIONARY_BYTES);
+        let bytes = train.dictionary_bytes().min(self.shared.log.max_dictionary_bytes());
+        let dictionary = training::train(&train, bytes);
         self.shared.trainings.fetch_add(1, Ordering::Relaxed);
         let after = dictionary.as_ref().map(|dictionary| measured(&measure, Some(dictionary)));
         self.trained = dictionary.map(|dictionary| dictionary.content().to_vec());

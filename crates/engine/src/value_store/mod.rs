@@ -334,6 +334,13 @@ impl ValueStore {
         self.compression.as_ref().map(|compression| compression.properties())
     }
 
+    /// See [`ValueCompression::compress_by_zstd`].
+    pub(crate) fn compress_by_zstd(&self, content: Option<Vec<u8>>) {
+        if let Some(compression) = &self.compression {
+            compression.compress_by_zstd(content);
+        }
+    }
+
     fn with_gc(&self, properties: ValueLogProperties) -> ValueLogProperties {
         ValueLogProperties {
             gc_segments: self.gc.candidate_segments(),

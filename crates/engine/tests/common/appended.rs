@@ -45,17 +45,57 @@ pub fn wal_records(wal: &[u8]) -> Vec<usize> {
     walk_wal(wal).0
 }
 
-/// Where the records of a sound segment lie.
+/// Whether values of a segment may be compressed: its format, as its header has it.
+pub fn is_packed(segment: &[u8]) -> bool {
+    number(&segment[8..12]) == 2
+}
+
+/// Where the records of a sound segment lie, that of its dictionary among them.
 pub fn segment_records(segment: &[u8]) -> Vec<Range<usize>> {
     let (mut found, mut at) = (Vec::new(), SEGMENT_HEADER_BYTES);
-    while let Some(header) = segment.get(at..at + RECORD_HEADER_BYTES)
-        && header != [0; RECORD_HEADER_BYTES]
-    {
-        let begin = at;
-        at += RECORD_HEADER_BYTES + number(&header[4..8]) + number(&header[8..]);
-        found.push(begin..at);
+    let record_bytes = if segment.len() > at && is_packed(segment) { packed_record_bytes } else { plain_record_bytes };
+    while let Some(bytes) = record_bytes(&segment[at.min(segment.len())..]) {
+        found.push(at..at + bytes);
+        at += bytes;
     }
     found
+}
+
+/// Where the dictionary of a sound segment lies, where it has one: it is its first record, and what
+/// the header names is not 0.
+pub fn dictionary_record(segment: &[u8]) -> Option<Range<usize>> {
+    let has_one = is_packed(segment) && segment[20..28] != [0; 8];
+    if has_one { segment_records(segment).into_iter().next() } else { None }
+}
+
+/// The length of the record of format 1 that begins `bytes`; none where nothing but zeros follows.
+fn plain_record_bytes(bytes: &[u8]) -> Option<usize> {
+    let header = bytes.get(..RECORD_HEADER_BYTES).filter(|header| **header != [0; RECORD_HEADER_BYTES])?;
+    Some(RECORD_HEADER_BYTES + number(&header[4..8]) + number(&header[8..]))
+}
+
+/// The same of one of format 2: a checksum of 4 bytes, the packing, the length of the key and of
+/// what is stored, and where it is packed by how much it is longer.
+fn packed_record_bytes(bytes: &[u8]) -> Option<usize> {
+    bytes.get(..7).filter(|header| **header != [0; 7])?;
+    let mut at = 5;
+    let mut next = || {
+        let (mut value, mut shift) = (0, 0);
+        loop {
+            let byte = *bytes.get(at)?;
+            at += 1;
+            value |= usize::from(byte & 0x7f) << shift;
+            shift += 7;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+    };
+    let (key_bytes, stored_bytes) = (next()?, next()?);
+    if bytes[4] & 0x0f != 0 {
+        next()?;
+    }
+    Some(at + key_bytes + stored_bytes)
 }
 
 fn segment_end(segment: &[u8]) -> usize {

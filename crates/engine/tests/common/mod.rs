@@ -8,6 +8,8 @@ pub mod merging;
 pub mod offloads;
 pub mod random;
 pub mod rounds;
+#[path = "../../../valuelog/tests/common/telemetry.rs"]
+pub mod telemetry;
 pub mod tmpfs;
 pub mod warnings;
 pub mod writes;
@@ -16,9 +18,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{
-    DedupMode, DedupOptions, ExtensionThreshold, OpenMode, Separation, Store, StoreBuilder, StoreSettings,
-    ValueLogProperties,
+    CompressionMode, CompressionProperties, DedupMode, DedupOptions, ExtensionThreshold, OpenMode, Separation, Store,
+    StoreBuilder, StoreSettings, ValueLogProperties,
 };
+use ecotone_policy::compression::{PARAMETERS, Parameters};
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::gc::GcParameters;
 use ecotone_types::units::Bytes;
@@ -41,6 +44,22 @@ pub fn collecting_early(segment_bytes: u64) -> StoreSettings {
         },
         ..small()
     }
+}
+
+/// Values are compressed soon, by a dictionary that is trained from a few dozen of them and replaced
+/// when they have changed. What processor time it takes is no matter, so that nothing depends on how
+/// busy the machine is.
+pub fn compressing_early(mode: CompressionMode, settings: StoreSettings) -> StoreSettings {
+    let compression_parameters = Parameters {
+        samples: Bytes(16 * 1024),
+        window: Bytes(8 * 1024),
+        rest: Bytes(64 * 1024),
+        max_rest: Bytes(256 * 1024),
+        written_byte_ns: 1e6,
+        relocated_byte_ns: 1e6,
+        ..PARAMETERS
+    };
+    StoreSettings { value_compression: mode, compression_parameters, ..settings }
 }
 
 /// Merges of whatever is found, as small as they can be, without rests.
@@ -92,6 +111,26 @@ pub fn until(store: &Store, wanted: impl Fn(&ValueLogProperties) -> bool) -> Val
         assert!(begin.elapsed() < Duration::from_secs(60), "{properties:?}");
         std::thread::yield_now();
     }
+}
+
+/// The same of how values are compressed, which a thread of its own decides. `step` is called until
+/// then, with how often it was before.
+pub fn until_compression(
+    store: &Store,
+    wanted: impl Fn(&CompressionProperties) -> bool,
+    mut step: impl FnMut(u64),
+) -> CompressionProperties {
+    let begin = Instant::now();
+    for number in 0.. {
+        let properties = store.value_compression().unwrap();
+        if wanted(&properties) {
+            return properties;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{properties:?}");
+        step(number);
+        std::thread::yield_now();
+    }
+    unreachable!("numbers do not end")
 }
 
 /// Panics that a test makes by the hundred print nothing any more, by the end of what they say:

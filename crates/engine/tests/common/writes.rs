@@ -15,6 +15,7 @@ use ecotone_rocks::properties::{EntryKind, TableCollector};
 use ecotone_rocks::verify::recount_table;
 
 use super::random::Random;
+use super::telemetry::telemetry;
 use super::value_of;
 
 /// Values from this length on are for the value log.
@@ -60,6 +61,8 @@ type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
 pub struct Writes {
     seed: u64,
+    /// Whether values are such that shrink.
+    shrink: bool,
     entries: Entries,
     /// After how many writes comes which state.
     states: Vec<u64>,
@@ -67,17 +70,43 @@ pub struct Writes {
 
 impl Writes {
     pub fn new(seed: u64) -> Self {
-        Self { seed, entries: Entries::new(), states: vec![0] }
+        Self { seed, shrink: false, entries: Entries::new(), states: vec![0] }
+    }
+
+    /// The same with values that can be compressed.
+    pub fn shrinking(seed: u64) -> Self {
+        Self { shrink: true, ..Self::new(seed) }
     }
 
     /// The write of this number; the first is 0.
     pub fn get(&self, number: usize) -> Write {
         let mut random = Random::new(self.seed ^ (number as u64).wrapping_mul(0xA076_1D64_78BD_642F));
         match random.below(20) {
-            0..10 => single(&mut random, number),
-            10..18 => Write::Batch((0..2 + random.below(5)).map(|_| single(&mut random, number)).collect()),
+            0..10 => self.single(&mut random, number),
+            10..18 => Write::Batch((0..2 + random.below(5)).map(|_| self.single(&mut random, number)).collect()),
             18 => Write::Delete(key(&mut random)),
             _ => range(&mut random),
+        }
+    }
+
+    fn single(&self, random: &mut Random, number: usize) -> Write {
+        let key = key(random);
+        let bytes = match random.below(40) {
+            0..12 => random.below(LONG_BYTES as usize),
+            // Longer than a segment of the tests.
+            39 => 5_000,
+            _ => LONG_BYTES as usize + random.below(300),
+        };
+        let number = random.next() ^ number as u64;
+        let value = if self.shrink { telemetry(number >> 32, bytes) } else { value_of(&key, number, bytes) };
+        let field = |random: &mut Random| (!random.once_in(3)).then(|| random.next() | 1);
+        match random.below(10) {
+            0 => Write::Delete(key),
+            1 => {
+                let (expires_at_ms, version) = (field(random), field(random));
+                Write::PutWith(key, value, Attributes { expires_at_ms, version, type_tag: None })
+            }
+            _ => Write::Put(key, value),
         }
     }
 
@@ -94,26 +123,6 @@ impl Writes {
 
 fn key(random: &mut Random) -> Vec<u8> {
     format!("key{:04}", random.below(KEYS)).into_bytes()
-}
-
-fn single(random: &mut Random, number: usize) -> Write {
-    let key = key(random);
-    let bytes = match random.below(40) {
-        0..12 => random.below(LONG_BYTES as usize),
-        // Longer than a segment of the tests.
-        39 => 5_000,
-        _ => LONG_BYTES as usize + random.below(300),
-    };
-    let value = value_of(&key, random.next() ^ number as u64, bytes);
-    let field = |random: &mut Random| (!random.once_in(3)).then(|| random.next() | 1);
-    match random.below(10) {
-        0 => Write::Delete(key),
-        1 => {
-            let (expires_at_ms, version) = (field(random), field(random));
-            Write::PutWith(key, value, Attributes { expires_at_ms, version, type_tag: None })
-        }
-        _ => Write::Put(key, value),
-    }
 }
 
 fn range(random: &mut Random) -> Write {
@@ -169,11 +178,13 @@ pub struct Found {
     pub entries: usize,
     /// Bytes of the records of its long values.
     pub live_bytes: u64,
+    /// How many there are.
+    pub long_entries: u64,
 }
 
 /// Reads all of a store, each entry by scan and by lookup.
 pub fn read_all(store: &Store) -> Result<Found> {
-    let mut found = Found { state: 0, entries: 0, live_bytes: 0 };
+    let mut found = Found { state: 0, entries: 0, live_bytes: 0, long_entries: 0 };
     let mut scan = store.scan(.., Direction::Forward, None)?;
     while let Some(entry) = scan.next_entry()? {
         let looked_up = store.get(entry.key)?;
@@ -181,6 +192,7 @@ pub fn read_all(store: &Store) -> Result<Found> {
         found.state = found.state.wrapping_add(state_of(entry.key, entry.value, &entry.attributes));
         found.entries += 1;
         found.live_bytes += live_bytes(entry.key, entry.value);
+        found.long_entries += u64::from(entry.value.len() >= LONG_BYTES as usize);
     }
     Ok(found)
 }
@@ -190,10 +202,23 @@ pub fn live_bytes(key: &[u8], value: &[u8]) -> u64 {
     if value.len() < LONG_BYTES as usize { 0 } else { 12 + key.len() as u64 + value.len() as u64 }
 }
 
+/// What entries of tables refer to, all versions of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Referenced {
+    /// Of their records.
+    pub bytes: u64,
+    /// By how much their values are longer than what is stored of them.
+    pub saved: u64,
+    pub entries: u64,
+}
+
 /// What the entries of one table name, all versions of them.
 #[derive(Default)]
 struct Names {
     bytes: BTreeMap<u32, u64>,
+    /// By how much the values are longer than what is stored of them.
+    saved: u64,
+    sums: Arc<Mutex<Referenced>>,
     /// Where the last record ends that any table refers to, by segment.
     ends: Arc<Mutex<BTreeMap<u32, u64>>>,
 }
@@ -205,6 +230,11 @@ impl TableCollector for Names {
         {
             let bytes = record_bytes(key.len(), &pointer);
             *self.bytes.entry(pointer.segment.0).or_default() += bytes;
+            let saved = pointer.stored_bytes.map_or(0, |stored| u64::from(pointer.value_bytes - stored));
+            self.saved += saved;
+            let mut sums = self.sums.lock().unwrap();
+            *sums = Referenced { bytes: sums.bytes + bytes, saved: sums.saved + saved, entries: sums.entries + 1 };
+            drop(sums);
             let mut ends = self.ends.lock().unwrap();
             let end = ends.entry(pointer.segment.0).or_default();
             *end = (*end).max(u64::from(pointer.offset) + bytes);
@@ -215,7 +245,11 @@ impl TableCollector for Names {
     fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
         let items = self.bytes.iter();
         let items = items.flat_map(|(segment, bytes)| [&segment.to_le_bytes()[..], &bytes.to_le_bytes()].concat());
-        vec![("ecotone.values".into(), items.collect())]
+        let mut properties = vec![("ecotone.values".into(), items.collect())];
+        if self.saved > 0 {
+            properties.push(("ecotone.values.saved".into(), self.saved.to_le_bytes().to_vec()));
+        }
+        properties
     }
 }
 
@@ -235,11 +269,17 @@ pub fn recount_tables(path: &Path, moment: &str) -> usize {
 
 /// The same, of a store with a value log whose tables stay as they are meanwhile.
 pub fn recount_tables_of(store: &Store, moment: &str) -> usize {
+    recounted(store, moment).0
+}
+
+/// The same, and what all of them refer to.
+pub fn recounted(store: &Store, moment: &str) -> (usize, Referenced) {
     let path = store.directory();
+    let sums = Arc::<Mutex<Referenced>>::default();
     let tables = store.live_tables().unwrap();
     let ends = Arc::<Mutex<BTreeMap<u32, u64>>>::default();
     for table in &tables {
-        let names = Names { ends: ends.clone(), ..Names::default() };
+        let names = Names { ends: ends.clone(), sums: sums.clone(), ..Names::default() };
         recount_table(&path.join(&table.name), &AtomicBool::new(false), Box::new(names), &[])
             .unwrap_or_else(|error| panic!("{moment}: {error}"));
     }
@@ -250,7 +290,22 @@ pub fn recount_tables_of(store: &Store, moment: &str) -> usize {
             .unwrap_or_else(|error| panic!("{moment}: {segment:?}: {error}"));
         assert!(*end <= bytes, "{moment}: {segment:?} has {bytes} bytes, a table refers to what ends at {end}");
     }
-    tables.len()
+    let sums = *sums.lock().unwrap();
+    (tables.len(), sums)
+}
+
+/// As [`recount_compacted`], of a store whose values may be compressed: what is stored of each is
+/// what its pointer says.
+pub fn recount_compacted_packed(store: &Store, long_entries: u64) -> Referenced {
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    let pause = store.pause_compactions().unwrap();
+    let (_, referenced) = recounted(store, "compacted");
+    let found = space(store).unwrap();
+    assert_eq!((found.referenced_bytes(), found.saved_bytes), (referenced.bytes, referenced.saved));
+    assert_eq!((referenced.entries, found.silent_tables), (long_entries, vec![]), "one version of each is left");
+    drop(pause);
+    referenced
 }
 
 /// Compacts the store until there is one version of each entry, and compares what its tables refer

@@ -14,11 +14,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::appended::{SEGMENT_HEADER_BYTES, segment_records};
+use common::appended::{SEGMENT_HEADER_BYTES, dictionary_record, segment_records};
 use common::disk::{contents_below, write_contents};
 use common::random::{Random, with_seeds};
-use common::{Model, directory_in_memory, value_of};
-use ecotone_engine::{Compression, Direction, Error, OpenMode, Separation, Store, StoreSettings, WriteOptions};
+use common::telemetry::telemetry;
+use common::{Model, compressing_early, directory_in_memory, until_compression, value_of};
+use ecotone_engine::{
+    Compression, CompressionMode, Direction, Error, OpenMode, Separation, Store, StoreSettings, WriteOptions,
+};
 use ecotone_inspect::verify;
 use ecotone_policy::gc::GcParameters;
 use ecotone_types::units::Bytes;
@@ -47,15 +50,20 @@ struct Sound {
 impl Sound {
     /// Closed: of all values it is known that they were synced.
     fn closed() -> Self {
-        Self::new(false)
+        Self::new(false, false)
     }
 
     /// Killed: replay looks at the values that were not known to be synced.
     fn killed() -> Self {
-        Self::new(true)
+        Self::new(true, false)
     }
 
-    fn new(is_killed: bool) -> Self {
+    /// With `compresses` its values are compressed, from when a dictionary is trained.
+    fn new(is_killed: bool, compresses: bool) -> Self {
+        let mode = if compresses { CompressionMode::Zstd } else { CompressionMode::None };
+        let mut written = compressing_early(mode, options());
+        // The values are short and few.
+        written.compression_parameters.samples = Bytes(6 * 1024);
         let directory = directory_in_memory();
         let path = directory.path().join("store");
         // Tables from before there was a value log are among the others.
@@ -68,7 +76,10 @@ impl Sound {
         let mut model = Model::new();
         let put = |store: &Store, model: &mut Model, number: u64, bytes| {
             let key = format!("key{number:04}").into_bytes();
-            let value = value_of(&key, bytes as u64, bytes);
+            let value = match compresses {
+                true => telemetry(number << 8 | bytes as u64, bytes),
+                false => value_of(&key, bytes as u64, bytes),
+            };
             store.put(&key, &value).unwrap();
             model.insert(key, value);
         };
@@ -77,7 +88,11 @@ impl Sound {
         let plain_tables = tables();
         (40..100).for_each(|number| put(&store, &mut model, number, 60));
         store.close().unwrap();
-        let store = Store::open(&path, OpenMode::Open, options()).unwrap();
+        let store = Store::open(&path, OpenMode::Open, written).unwrap();
+        if compresses {
+            let is_there = |now: &ecotone_engine::CompressionProperties| now.installed_dictionaries > 0;
+            until_compression(&store, is_there, |at| put(&store, &mut model, 50 + at % 150, 70));
+        }
         (50..200).for_each(|number| put(&store, &mut model, number, 70));
         store.flush(true).unwrap();
         (100..200).step_by(2).for_each(|number| put(&store, &mut model, number, 80));
@@ -170,9 +185,13 @@ fn is_relocated(segment: &[u8]) -> bool {
     segment[16..20] != [0; 4]
 }
 
-/// What of a segment is lost with this byte: its header, a record, or what is reserved behind the
-/// last one.
+/// What of a segment is lost with this byte: its header, a record, what needs its dictionary, or what
+/// is reserved behind the last record.
 fn lost_with(segment: &[u8], byte: usize) -> Range<usize> {
+    if dictionary_record(segment).is_some_and(|record| record.contains(&byte)) {
+        // Any value behind it may need it.
+        return SEGMENT_HEADER_BYTES..segment.len();
+    }
     let records = segment_records(segment);
     let end = records.last().map_or(SEGMENT_HEADER_BYTES, |last| last.end);
     match records.into_iter().find(|record| record.contains(&byte)) {
@@ -393,6 +412,17 @@ fn in_segments() {
 #[test]
 fn in_segments_of_a_killed_process() {
     flip(&Sound::killed(), |name| name.ends_with(".segment"), 150, 0);
+}
+
+#[test]
+fn in_segments_of_compressed_values() {
+    for is_killed in [false, true] {
+        let sound = Sound::new(is_killed, true);
+        let segments = sound.files(|name| name.ends_with(".segment"));
+        let with_dictionary = segments.iter().filter(|file| dictionary_record(sound.bytes(file)).is_some());
+        assert!(with_dictionary.count() > 1);
+        flip(&sound, |name| name.ends_with(".segment"), 80, 0);
+    }
 }
 
 /// Where it begins, and where a loss of power would have begun to take something: what is wrong

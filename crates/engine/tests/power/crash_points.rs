@@ -19,9 +19,13 @@ use std::time::{Duration, Instant};
 use common::disk::{Change, Image, Recorded, Recorder, contents_below, moments};
 use common::random::{Random, with_seeds};
 use common::rounds::Rounds;
-use common::writes::{Writes, read_all, recount_compacted, recount_tables, recount_tables_of};
+use common::writes::{
+    Writes, read_all, recount_compacted, recount_compacted_packed, recount_tables, recount_tables_of,
+};
 use common::{directory_in_memory, until};
-use ecotone_engine::{DedupMode, Durability, OpenMode, SYNC_INTERVAL, Store, StoreSettings, WriteOptions};
+use ecotone_engine::{
+    CompressionMode, DedupMode, Durability, OpenMode, SYNC_INTERVAL, Store, StoreSettings, WriteOptions,
+};
 use ecotone_inspect::verify;
 
 /// In a folder that the store makes as well.
@@ -43,9 +47,11 @@ const COUNTED: usize = 8;
 /// One in so many of these moments has a second life.
 const SECOND_LIVES: usize = 25;
 
-fn options(durability: Durability) -> StoreSettings {
+fn options(durability: Durability, compresses: bool) -> StoreSettings {
     let dedup = common::dedup_eagerly(DedupMode::Filter);
-    StoreSettings { durability, dedup, memtable_bytes: 256 * 1024, ..common::collecting_early(4096) }
+    let mode = if compresses { CompressionMode::Zstd } else { CompressionMode::None };
+    let settings = common::compressing_early(mode, common::collecting_early(4096));
+    StoreSettings { durability, dedup, memtable_bytes: 256 * 1024, ..settings }
 }
 
 /// A store that is written on a recorded disk.
@@ -56,9 +62,9 @@ struct Life {
 }
 
 impl Life {
-    fn begin(root: &Path, durability: Durability) -> Self {
+    fn begin(root: &Path, durability: Durability, compresses: bool) -> Self {
         let recorder = Recorder::below(root);
-        let builder = Store::builder(&root.join(STORE)).settings(options(durability));
+        let builder = Store::builder(&root.join(STORE)).settings(options(durability, compresses));
         let store = builder.hooks(recorder.hooks()).open().unwrap();
         Self { store, recorder, durability }
     }
@@ -123,7 +129,8 @@ impl Promises {
 fn check(root: &Path, promises: &Promises, writes: &mut Writes, durability: Durability, counts: bool, moment: &str) {
     let path = root.join(STORE);
     recount_tables(&path, moment);
-    let store = Store::open(&path, OpenMode::CreateOrOpen, options(durability));
+    // Opened to compress nothing: it is what it was all the same.
+    let store = Store::open(&path, OpenMode::CreateOrOpen, options(durability, false));
     let store = store.unwrap_or_else(|error| panic!("{moment}: {error}"));
     let found = read_all(&store).unwrap_or_else(|error| panic!("{moment}: {error}"));
     // One more may be there than was acknowledged.
@@ -140,7 +147,10 @@ fn check(root: &Path, promises: &Promises, writes: &mut Writes, durability: Dura
     let pause = store.pause_compactions().unwrap();
     recount_tables_of(&store, moment);
     drop(pause);
-    recount_compacted(&store, found.live_bytes);
+    match store.value_compression() {
+        Some(_) => drop(recount_compacted_packed(&store, found.long_entries)),
+        None => recount_compacted(&store, found.live_bytes),
+    }
     store.close().unwrap();
     let report = verify(&path, |_| ()).unwrap();
     assert!(report.is_sound(), "{moment}: {report:?}");
@@ -167,7 +177,8 @@ fn second_life(
     }
     let moment = format!("{moment}, {} and", if killed { "a kill" } else { "a loss of power" });
     recount_tables(&root.path().join(STORE), &moment);
-    let life = Life::begin(root.path(), durability);
+    // What was not compressed may be from now on, and the other way round.
+    let life = Life::begin(root.path(), durability, random.once_in(2));
     let found = read_all(&life.store).unwrap_or_else(|error| panic!("{moment}: {error}")).state;
     let least = if killed { promises.acknowledged } else { promises.promised };
     let begin = (least..=promises.acknowledged + 1).rev().find(|it| writes.state_after(*it) == found);
@@ -222,9 +233,11 @@ fn assert_all_was_told(before: &Image, changes: &[Recorded], root: &Path) {
 /// Returns what was recorded.
 fn survives_a_loss_of_power_at_any_moment(durability: Durability, seed: u64) -> Vec<Recorded> {
     let mut random = Random::new(seed);
-    let mut writes = Writes::new(seed);
+    // Of what syncs nothing by itself most is at stake at each moment.
+    let compresses = durability == Durability::None;
+    let mut writes = if compresses { Writes::shrinking(seed) } else { Writes::new(seed) };
     let root = directory_in_memory();
-    let life = Life::begin(root.path(), durability);
+    let life = Life::begin(root.path(), durability, compresses);
     let mut written = 0;
     let rounds = if durability == Durability::EverySecond { ROUNDS } else { 0 };
     // Where every write is synced there are many syncs.
@@ -238,6 +251,10 @@ fn survives_a_loss_of_power_at_any_moment(durability: Durability, seed: u64) -> 
     life.store.flush(true).unwrap();
     // Garbage collection and removal are in the recording, and what comes after them.
     until(&life.store, |log| log.relocated_bytes > 0 && log.removed_segments > 0);
+    if compresses {
+        let now = life.store.value_compression().unwrap();
+        assert!(now.installed_dictionaries > 0 && now.written.stored_bytes < now.written.raw_bytes, "{now:?}");
+    }
     (written..written + 100).for_each(|number| life.write(&writes, number));
     written += 100;
     let changes = life.end(written);
@@ -292,7 +309,7 @@ fn names_that_a_killed_process_left_are_durable_before_anything_is_promised() {
     image.apply(&Change::DirectoryCreated("new".into()));
     let root = directory_in_memory();
     image.after_kill(root.path(), &mut Random::new(0));
-    let life = Life::begin(root.path(), Durability::Always);
+    let life = Life::begin(root.path(), Durability::Always, false);
     life.write(&Writes::new(0), 0);
     for recorded in life.recorder.take() {
         image.apply(&recorded.change);

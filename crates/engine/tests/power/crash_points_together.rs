@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use common::disk::{Change, Image, Recorded, Recorder, moments};
 use common::random::{Random, with_seeds};
 use common::rounds::Rounds;
+use common::telemetry::telemetry;
 use common::writes::recount_tables;
 use common::{directory_in_memory, value_of};
-use ecotone_engine::{Direction, Durability, OpenMode, Store, StoreSettings, WriteOptions};
+use ecotone_engine::{CompressionMode, Direction, Durability, OpenMode, Store, StoreSettings, WriteOptions};
 
 const STORE: &str = "store";
 
@@ -37,8 +38,15 @@ const ELSEWHERE: usize = 60;
 /// How many writes of each writer.
 type Far = [usize; WRITERS];
 
+fn compresses(durability: Durability) -> bool {
+    durability == Durability::Always
+}
+
 fn options(durability: Durability) -> StoreSettings {
-    StoreSettings { durability, memtable_bytes: 256 * 1024, ..common::collecting_early(4096) }
+    // One of the three.
+    let mode = if compresses(durability) { CompressionMode::Zstd } else { CompressionMode::None };
+    let settings = common::compressing_early(mode, common::collecting_early(4096));
+    StoreSettings { durability, memtable_bytes: 256 * 1024, ..settings }
 }
 
 /// A writer and how many of its writes, as one number for the recording.
@@ -55,13 +63,16 @@ fn key(writer: usize, number: usize) -> Vec<u8> {
 }
 
 /// Inline and separated values in turn, and sometimes one that is longer than a segment.
-fn value(writer: usize, number: usize) -> Vec<u8> {
+fn value(durability: Durability, writer: usize, number: usize) -> Vec<u8> {
     let bytes = match number % 7 {
         0 | 1 => 30,
         6 if number.is_multiple_of(5) => 5_000,
         _ => 300,
     };
-    value_of(&key(writer, number), number as u64, bytes)
+    match compresses(durability) {
+        true => telemetry((writer << 20 | number) as u64, bytes),
+        false => value_of(&key(writer, number), number as u64, bytes),
+    }
 }
 
 /// Every other write is a batch, which counts as well.
@@ -78,10 +89,10 @@ fn count(number: usize) -> Vec<u8> {
 }
 
 /// What a writer has in the store after so many of its writes.
-fn state_after(writer: usize, writes: usize) -> BTreeMap<Vec<u8>, Vec<u8>> {
+fn state_after(durability: Durability, writer: usize, writes: usize) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut state = BTreeMap::new();
     for number in 0..writes {
-        state.insert(key(writer, number), value(writer, number));
+        state.insert(key(writer, number), value(durability, writer, number));
         if has_count(number) {
             state.insert(key_of_count(writer), count(number));
         }
@@ -102,11 +113,11 @@ impl Life {
         let options = WriteOptions::durable(self.durability);
         if has_count(number) {
             let mut batch = ecotone_engine::Batch::new();
-            batch.put(&key(writer, number), &value(writer, number)).unwrap();
+            batch.put(&key(writer, number), &value(self.durability, writer, number)).unwrap();
             batch.put(&key_of_count(writer), &count(number)).unwrap();
             self.store.write(&batch, options).unwrap();
         } else {
-            self.store.put_opt(&key(writer, number), &value(writer, number), options).unwrap();
+            self.store.put_opt(&key(writer, number), &value(self.durability, writer, number), options).unwrap();
         }
         self.recorder.note(Change::Acknowledged(told(writer, number + 1)));
         self.acknowledged[writer].store(number + 1, Ordering::SeqCst);
@@ -187,10 +198,14 @@ fn found(root: &Path, begun: Far, durability: Durability, moment: &str) -> Far {
     drop(scan);
     store.close().unwrap();
     std::array::from_fn(|writer| {
-        let has = |number: &usize| states[writer].get(&key(writer, *number)) == Some(&value(writer, *number));
+        let has =
+            |number: &usize| states[writer].get(&key(writer, *number)) == Some(&value(durability, writer, *number));
         let last = (0..begun[writer]).rev().find(has);
         let writes = last.map_or(0, |last| last + 1);
-        assert!(states[writer] == state_after(writer, writes), "{moment}: not as after {writes} writes of {writer}");
+        assert!(
+            states[writer] == state_after(durability, writer, writes),
+            "{moment}: not as after {writes} writes of {writer}"
+        );
         writes
     })
 }

@@ -94,7 +94,7 @@ fn remove_logs(directory: &Path) {
     }
 }
 
-fn copy_of(name: &str) -> tempfile::TempDir {
+pub fn copy_of(name: &str) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     copy_files(&fixture(name), copy.path());
     let values = fixture(name).join("values");
@@ -213,7 +213,7 @@ fn separated() -> StoreSettings {
 
 /// What the fixture of format 2 holds: inline and separated values of every header, in several
 /// segments, some of them relocated, some named by the WAL only.
-fn expected_2() -> Model {
+pub fn expected_2() -> Model {
     let mut model = Model::new();
     for number in 0..300_u64 {
         let key = format!("key{number:03}").into_bytes();

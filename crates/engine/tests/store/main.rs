@@ -5,6 +5,7 @@
 mod cleanup;
 #[path = "../common/mod.rs"]
 mod common;
+mod compressed_values;
 mod descriptors;
 mod durability;
 mod expired;

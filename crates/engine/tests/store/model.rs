@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use common::offloads::InProcess;
 use common::random::{Random, cases};
+use common::telemetry::telemetry;
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
-    Attributes, Compression, DedupMode, DedupOptions, Direction, Durability, Error, MemtableOrder, OpenMode,
-    Separation, SpaceLimits, Store, StoreSettings, Value, WriteOptions,
+    Attributes, Compression, CompressionMode, DedupMode, DedupOptions, Direction, Durability, Error, MemtableOrder,
+    OpenMode, Separation, SpaceLimits, Store, StoreSettings, Value, WriteOptions,
 };
 use ecotone_inspect::verify;
 use ecotone_policy::gc::GcParameters;
@@ -211,6 +212,13 @@ fn options() -> impl Strategy<Value = StoreSettings> {
                 proptest::option::of(Just(1_u64 << 30)),
                 // Values are read past the kernel's cache, or are not.
                 prop_oneof![Just(None), Just(Some(0_u64))],
+                // Values are compressed, with dictionaries that are soon trained; or are not.
+                prop_oneof![
+                    3 => Just(CompressionMode::None),
+                    1 => Just(CompressionMode::Auto),
+                    1 => Just(CompressionMode::Lz4),
+                    1 => Just(CompressionMode::Zstd),
+                ],
                 // Many levels and small tables, or few.
                 prop_oneof![Just((1_u64 << 20, 2_u32, 64_u64 << 10)), Just((8 << 20, 10, 1 << 20))],
             ),
@@ -225,6 +233,7 @@ fn options() -> impl Strategy<Value = StoreSettings> {
                     mapped_read_bytes,
                     max_bytes,
                     page_cache_bytes,
+                    mode,
                     levels,
                 ) = rest.6;
                 let (level_base_bytes, level_multiplier, target_file_bytes) = levels;
@@ -254,7 +263,7 @@ fn options() -> impl Strategy<Value = StoreSettings> {
                     row_cache_bytes: rest.3,
                     dedup: rest.4,
                     memtable_order: rest.5,
-                    ..common::small()
+                    ..common::compressing_early(mode, common::small())
                 }
             },
         )
@@ -475,7 +484,11 @@ fn long_ops() -> impl Strategy<Value = Vec<Op>> {
         let mut random = Random::new(seed);
         let write = |number| {
             let key = format!("key{:03}", random.below(80)).into_bytes();
-            let value = value_of(&key, seed ^ number, *random.of(&[10, 30, 200, 300, 2_000]));
+            let bytes = *random.of(&[10, 30, 200, 300, 2_000]);
+            let value = match random.once_in(2) {
+                true => value_of(&key, seed ^ number, bytes),
+                false => telemetry(seed >> 32 ^ number, bytes),
+            };
             match random.below(12) {
                 0 => Op::Delete(key),
                 1 => Op::Batch(vec![

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use ecotone_engine::header::{Header, HeaderError, Kind};
-use ecotone_engine::offline::EntryWriter;
+use ecotone_engine::offline::{EntryWriter, compress_values};
 use ecotone_engine::{
-    DedupOptions, Durability, ExtensionThreshold, OpenMode, Result, Separation, Store, StoreSettings,
+    CompressionMode, DedupOptions, Durability, ExtensionThreshold, OpenMode, Result, Separation, Store, StoreSettings,
 };
 use ecotone_rocks::salvage::EntryKind;
 use ecotone_valuelog::ValueLog;
+use ecotone_valuelog::segment_header::SegmentFormat;
 
 use super::merge::{Merge, Noticed, Version};
 use super::report::{LostTable, LostValue, RepairReport, Repairing, shown};
@@ -31,12 +32,36 @@ pub(super) fn save(
     let separation = values.map(|_| Separation::from_bytes(u32::MAX));
     // Only the whole of it counts, and that is synced. No key is written twice.
     let dedup = DedupOptions { threshold: ExtensionThreshold::Off, ..DedupOptions::default() };
-    let options = StoreSettings { separation, dedup, durability: Durability::None, ..StoreSettings::default() };
+    // Else the new store might not fit where the old one did.
+    let compresses = values.is_some_and(has_compressed);
+    let value_compression = if compresses { CompressionMode::Zstd } else { CompressionMode::None };
+    let durability = Durability::None;
+    let options = StoreSettings { separation, dedup, durability, value_compression, ..StoreSettings::default() };
     let store = Store::open(directory, OpenMode::Create, options)?;
+    if compresses {
+        compress_values(&store, values.and_then(newest_dictionary));
+    }
     let filled = fill(&store, merge, tables, values, leaves_out, report, progress);
     let closed = store.close();
     // What kept it from being filled may keep it from being closed; it is removed then.
     filled.and(closed)
+}
+
+/// Whether the log is one of compressed values: by its segments, since the file that says so of the
+/// store may be what is damaged.
+fn has_compressed(values: &ValueLog) -> bool {
+    values.segments().iter().any(|segment| match segment.format() {
+        Ok(format) => matches!(format, SegmentFormat::Packed(_)),
+        Err(_) => matches!(values.dictionary_in(segment), Ok(Some(_))),
+    })
+}
+
+/// The content of the newest dictionary that can be read, which the newest values were compressed
+/// with. Without one the new store trains one from the first values that it is given.
+fn newest_dictionary(values: &ValueLog) -> Option<Vec<u8>> {
+    let segments = values.segments();
+    let newest = segments.iter().rev().find_map(|segment| values.dictionary_in(segment).ok()?)?;
+    Some(newest.content().to_vec())
 }
 
 fn fill(

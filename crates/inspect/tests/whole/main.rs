@@ -4,6 +4,7 @@
 #[path = "../../../engine/tests/common/mod.rs"] // one copy for both crates
 mod common;
 
+mod compressed;
 mod duplicates;
 mod repair;
 mod repair_killed;

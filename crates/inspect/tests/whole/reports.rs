@@ -38,6 +38,7 @@ fn verify() {
             finding(FindingKind::DanglingPointer),
         ],
         damaged_count: 7,
+        values_without_dictionary: 9,
         overstated: vec![finding(FindingKind::OverstatedReferences)],
         overstated_count: 8,
         torn_ends: vec![finding(FindingKind::TornEnd)],
@@ -48,7 +49,7 @@ fn verify() {
         "damaged":[{"kind":"damage","place":"a file","detail":"why"},
         {"kind":"understated-references","place":"a file","detail":"why"},
         {"kind":"dangling-pointer","place":"a file","detail":"why"}],"damaged_count":7,
-        "overstated":[{"kind":"overstated-references","place":"a file","detail":"why"}],"overstated_count":8,
+        "values_without_dictionary":9,"overstated":[{"kind":"overstated-references","place":"a file","detail":"why"}],"overstated_count":8,
         "torn_ends":[{"kind":"torn-end","place":"a file","detail":"why"}]}"#,
     );
     for finding in report.damaged.iter().chain(&report.overstated).chain(&report.torn_ends) {
@@ -71,6 +72,7 @@ fn space() {
     let report = Space {
         levels: vec![level],
         segments: vec![segment, SegmentSpace { resting_level: Some(4), ..segment }],
+        saved_bytes: 9,
         wal_bytes: 5,
         other_bytes: 6,
         keys_estimate: 7,
@@ -82,7 +84,7 @@ fn space() {
         r#"{"levels":[{"tables":1,"bytes":2}],
         "segments":[{"segment":1,"bytes":2,"referenced_bytes":3,"resting_level":null},
         {"segment":1,"bytes":2,"referenced_bytes":3,"resting_level":4}],
-        "wal_bytes":5,"other_bytes":6,"keys_estimate":7,"silent_tables":["a table"],
+        "saved_bytes":9,"wal_bytes":5,"other_bytes":6,"keys_estimate":7,"silent_tables":["a table"],
         "duplicates":{"levels":[{"entries":1,"shadowed_keys":2,"shadowed_bytes":3}],"relative_error":0.5,
         "unsampled_tables":8}}"#,
     );

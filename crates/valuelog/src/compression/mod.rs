@@ -36,6 +36,10 @@ pub const MAX_KEPT_CONTEXT_VALUE_BYTES: usize = 256 * 1024;
 /// most of what it could save.
 pub const MIN_PACKED_VALUE_BYTES: usize = 32;
 
+/// How the error of a value begins that cannot be read for want of its dictionary; behind it stands
+/// what is wrong with that one.
+pub const WITHOUT_DICTIONARY: &str = "the value needs the dictionary of its segment: ";
+
 /// How a value is to be packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Codec {

@@ -25,6 +25,12 @@ pub const MIN_SAMPLES: usize = 64;
 /// And from less than so many times its length.
 pub const MIN_SAMPLES_PER_DICTIONARY: usize = 8;
 
+/// So many suffice also once they are [split](Samples::split).
+pub const MIN_SPLIT_SAMPLES: usize = MIN_SAMPLES.div_ceil(SPLIT - 1) * SPLIT;
+
+/// One in so many samples is measured with.
+const SPLIT: usize = 4;
+
 /// The length that a dictionary is trained to, unless there is a reason for another. On telemetry of
 /// one kind 4 KiB do the same, and 112 KiB nothing more; a store has a few kinds. It packs to a few
 /// KiB, of the shortest segment a thousandth (measured: see below).
@@ -121,6 +127,16 @@ impl Samples {
         })
     }
 
+    /// Whether no more are wanted than there are: each further one takes the place of another.
+    pub fn is_full(&self) -> bool {
+        self.sparsity > 0
+    }
+
+    /// The longest dictionary that they are to be trained to.
+    pub fn dictionary_bytes(&self) -> usize {
+        (self.bytes() / MIN_SAMPLES_PER_DICTIONARY).min(DEFAULT_DICTIONARY_BYTES)
+    }
+
     /// Whether there are enough for a dictionary of that length.
     pub fn suffice_for(&self, dictionary_bytes: usize) -> bool {
         self.len() >= MIN_SAMPLES && self.bytes() >= dictionary_bytes.saturating_mul(MIN_SAMPLES_PER_DICTIONARY)
@@ -131,7 +147,7 @@ impl Samples {
     pub fn split(self) -> (Self, Self) {
         let (mut train, mut measure) = (Self::default(), Self::default());
         for (number, sample) in self.iter().enumerate() {
-            let part = if number % 4 == 3 { &mut measure } else { &mut train };
+            let part = if number % SPLIT == SPLIT - 1 { &mut measure } else { &mut train };
             part.each.push((part.offered, sample.len()));
             part.offered += 1;
             part.bytes.extend_from_slice(sample);
@@ -198,6 +214,29 @@ mod tests {
         assert_eq!(dictionary.id(), trained(2000).unwrap().id());
         assert!(trained(MIN_SAMPLES - 1).is_none());
         assert!(trained(200).is_none());
+    }
+
+    #[test]
+    fn few_samples_train_a_short_dictionary_also_once_they_are_split() {
+        let mut samples = Samples::default();
+        (0..MIN_SPLIT_SAMPLES as u64).for_each(|number| samples.offer(&telemetry(number, 300)));
+        let (training, measuring) = samples.split();
+        assert!(training.len() >= MIN_SAMPLES && measuring.len() > MIN_SAMPLES / 4);
+        let bytes = training.dictionary_bytes();
+        let dictionary = train(&training, bytes).unwrap();
+        assert!(bytes < DEFAULT_DICTIONARY_BYTES && dictionary.content().len() <= bytes);
+    }
+
+    #[test]
+    fn values_that_are_too_short_to_come_to_many_bytes_fill_the_samples_all_the_same() {
+        let mut samples = Samples::default();
+        let mut offered = 0_u64;
+        while !samples.is_full() {
+            samples.offer(&telemetry(offered, 40));
+            offered += 1;
+        }
+        assert_eq!(offered, MAX_SAMPLES as u64 + 1);
+        assert!(samples.bytes() < MAX_SAMPLES_BYTES / 2);
     }
 
     #[test]
