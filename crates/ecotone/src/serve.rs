@@ -46,6 +46,10 @@ pub(crate) struct Arguments {
     dir: Option<String>,
     #[arg(long, value_name = "ADDRESS,...", help = help_of("clients.listen"))]
     clients: Option<String>,
+    #[arg(long, help = help_of("clients.cluster"))]
+    cluster: Option<String>,
+    #[arg(long, help = help_of("clients.proxy"))]
+    proxy: Option<String>,
     #[arg(long, value_name = "ADDRESS,...", help = help_of("http.listen"))]
     http: Option<String>,
     #[arg(long, help = help_of("federation.listen"))]
@@ -344,6 +348,8 @@ impl Arguments {
         let given = [
             ("--dir", "server.dir", &self.dir),
             ("--clients", "clients.listen", &self.clients),
+            ("--cluster", "clients.cluster", &self.cluster),
+            ("--proxy", "clients.proxy", &self.proxy),
             ("--http", "http.listen", &self.http),
             ("--listen", "federation.listen", &self.listen),
             ("--advertise", "federation.advertise", &self.advertise),

@@ -199,7 +199,7 @@ fn what_readme_says_of_serving_clients_can_be_run_in_its_order() {
         }
     }
     running.unwrap().end();
-    assert_eq!((servers, answers), (3, 2), "{commands:?}");
+    assert_eq!((servers, answers), (4, 2), "{commands:?}");
 }
 
 #[test]

@@ -205,6 +205,14 @@ pub fn all_keys() -> Range<Vec<u8>> {
     vec![KEY]..vec![KEY + 1]
 }
 
+/// The same of the user's keys in one slot.
+pub fn keys_of_slot(slot: Slot) -> Range<Vec<u8>> {
+    let first = u32::from(slot.number()) * POSITIONS_PER_SLOT;
+    // What follows the last position of the last slot would be no number.
+    let end = if slot.number() + 1 < SLOTS { from_position(first + POSITIONS_PER_SLOT) } else { all_keys().end };
+    from_position(first)..end
+}
+
 /// The same of the ledger.
 pub fn whole_ledger() -> Range<Vec<u8>> {
     vec![LEDGER]..vec![LEDGER + 1]

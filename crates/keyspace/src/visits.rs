@@ -14,6 +14,7 @@ use crate::key_count::{KeyCountEstimate, MAX_COUNTED, SlotSample};
 use crate::keys::Keys;
 use crate::layout::{self, CollectionId, Tag};
 use crate::pending::PendingScan;
+use crate::slot::Slot;
 use crate::slow_reads::SlowReads;
 
 /// Entries that are visited on behalf of one client while others wait for the thread.
@@ -85,13 +86,21 @@ impl Keys<'_> {
     }
 
     /// Shows `visit` the keys from `place` on whose time is not over: place, key and tag.
-    pub fn visit_keys(
+    pub fn visit_keys(&mut self, from_position: u32, visit: impl FnMut(u32, &[u8], Tag) -> ControlFlow<()>) -> Outcome {
+        self.visit_keys_in(layout::from_position(from_position)..layout::all_keys().end, visit)
+    }
+
+    /// The same for the keys of one slot.
+    pub fn visit_keys_of_slot(&mut self, slot: Slot, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Outcome {
+        self.visit_keys_in(layout::keys_of_slot(slot), |_, key, _| visit(key))
+    }
+
+    fn visit_keys_in(
         &mut self,
-        from_position: u32,
+        range: Range<Vec<u8>>,
         mut visit: impl FnMut(u32, &[u8], Tag) -> ControlFlow<()>,
     ) -> Outcome {
         let (keyspace, now_ms) = (self.keyspace, self.now_ms);
-        let range = layout::from_position(from_position)..layout::all_keys().end;
         self.visit(range, Direction::Forward, false, |stored, attributes, _| {
             match (layout::position_of(stored), Tag::of(attributes)) {
                 (Some(place), Some(tag)) if keyspace.is_there(attributes.expires_at_ms, now_ms) => {

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::buffers::Buffers;
+use crate::cluster_view::{Cluster, SeenView};
 use crate::compactions::Following;
 use ecotone_keyspace::{CancelReason, CancellationSource, Keyspace, WatchFlag};
 
@@ -38,6 +39,8 @@ pub struct Client {
     pub then: Then,
     /// The compaction that it waits for, which ends when this is dropped.
     pub follows: Option<Following>,
+    /// The federation as its last command found it.
+    seen: Option<SeenView>,
 }
 
 /// What a watched key was like.
@@ -92,7 +95,18 @@ impl Client {
             cleared: None,
             then: Then::Go,
             follows: None,
+            seen: None,
         }
+    }
+
+    /// The federation as its last command found it; as it is now, if there was none.
+    pub fn seen(&mut self, cluster: &Cluster) -> &mut SeenView {
+        self.seen.get_or_insert_with(|| SeenView::of(cluster))
+    }
+
+    /// Whether the federation has changed since.
+    pub fn is_outdated(&self, cluster: &Cluster) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.is_outdated(cluster))
     }
 
     /// Whether its commands are carried out as they come.
@@ -152,6 +166,10 @@ pub struct ClientInfo {
     pub is_no_evict: AtomicBool,
     /// `CLIENT NO-TOUCH`.
     pub is_no_touch: AtomicBool,
+    /// `READONLY`: it reads from copies.
+    pub is_readonly: AtomicBool,
+    /// Whether it came by TLS.
+    pub is_tls: AtomicBool,
     /// `CLIENT KILL`.
     pub is_killed: AtomicBool,
     /// Whether it waits for what it has asked for, as far as is known.
@@ -245,6 +263,8 @@ impl Clients {
             buffers: Buffers::default(),
             is_no_evict: AtomicBool::new(false),
             is_no_touch: AtomicBool::new(false),
+            is_readonly: AtomicBool::new(false),
+            is_tls: AtomicBool::new(false),
             is_killed: AtomicBool::new(false),
             cancellation: Arc::default(),
             is_blocking: AtomicBool::new(false),

@@ -10,15 +10,17 @@ use std::time::{Duration, Instant};
 
 use crate::client::{Client, Then};
 use crate::client_events::ClientEvent;
+use crate::cluster_view::Destination;
+use crate::command::cluster::moved;
 use crate::command::run::reply_error;
 use crate::command::table::{check_number, find_called};
-use crate::command::{Command, flag, table, transactions};
+use crate::command::{Command, KeyPositions, flag, table, transactions};
 use crate::host::Host;
 use crate::protocol::reply::Reply;
 use crate::service::{Limits, Service};
 use crate::usage::Usage;
 use ecotone_keyspace::error::{Failure, texts};
-use ecotone_keyspace::{Blocking, CancellationToken, Keyspace, WriteGroup};
+use ecotone_keyspace::{Blocking, CancellationToken, Keyspace, Slot, WriteGroup};
 
 pub use crate::command::run::{ExecutionMode, Step, execute_command};
 
@@ -85,6 +87,21 @@ pub fn execute<'s>(
         }
         return refuse(service, client, reply, &failure);
     }
+    let seen = client.seen(&service.cluster);
+    seen.refresh(&service.cluster);
+    if seen.has_rules() {
+        match may_be_carried_out_here(service, client, command, arguments) {
+            Ok(Where::Here) => {}
+            Ok(Where::Elsewhere) => return Step::Elsewhere,
+            Err(failure) => {
+                service.statistics.usage.refused(command.id());
+                if command.name == "exec" {
+                    transactions::end(client, service);
+                }
+                return refuse(service, client, reply, &failure);
+            }
+        }
+    }
     if client.transaction.is_some() && !command.has(flag::NOT_QUEUED) {
         return queue(service, client, command, arguments, reply);
     }
@@ -123,6 +140,88 @@ fn may_be_tried(service: &Service, client: &Client, command: &Command, arguments
         return Err(Failure::text("NOAUTH Authentication required."));
     }
     Ok(())
+}
+
+/// Where a request is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Where {
+    Here,
+    /// By the server that [`destination`] names, which is asked for the client.
+    Elsewhere,
+}
+
+/// The server, by its place in the view that `client` has seen, that carries out a request for it;
+/// `None`: this one does, or refuses it. For requests that are
+/// [`Step::Elsewhere`](crate::command::run::Step).
+pub(crate) fn destination(service: &Service, client: &mut Client, arguments: &[&[u8]]) -> Option<usize> {
+    let command = table::resolve(arguments).ok()?;
+    let seen = client.seen(&service.cluster);
+    let (has_rules, is_proxied) = (seen.has_rules(), seen.is_proxied());
+    if !has_rules || !is_proxied || !client.is_plain() || !is_forwarded(command) {
+        return None;
+    }
+    let seen = client.seen(&service.cluster);
+    match seen.destination(key_slots(command, arguments), command.has(flag::WRITE)) {
+        Destination::Moved { server, .. } => Some(server),
+        _ => None,
+    }
+}
+
+/// Whether another server can carry it out: what it does depends on its arguments alone.
+fn is_forwarded(command: &Command) -> bool {
+    command.keys != KeyPositions::None && command.flags & (flag::WRITE | flag::READONLY) != 0
+}
+
+/// The slots of its keys, in their order.
+fn key_slots<'a>(command: &Command, arguments: &'a [&'a [u8]]) -> impl Iterator<Item = Slot> + 'a {
+    command.keys.of(arguments).map(|index| Slot::of(arguments[index]))
+}
+
+/// Whether the keys of a request are this server's, as Redis decides it: before it is carried out
+/// or queued; and for `EXEC` once more, over all that was queued.
+fn may_be_carried_out_here(
+    service: &Service,
+    client: &mut Client,
+    command: &Command,
+    arguments: &[&[u8]],
+) -> Result<Where, Failure> {
+    let destination = if command.keys != KeyPositions::None {
+        client.seen(&service.cluster).destination(key_slots(command, arguments), command.has(flag::WRITE))
+    } else if command.name == "exec" {
+        destination_of_queued(service, client)
+    } else {
+        Destination::Here
+    };
+    match destination {
+        Destination::Here => Ok(Where::Here),
+        Destination::Moved { slot, server } => {
+            let (is_plain, is_tls) = (client.is_plain(), client.info.is_tls.load(Ordering::Relaxed));
+            let seen = client.seen(&service.cluster);
+            if seen.is_proxied() && is_plain && is_forwarded(command) {
+                return Ok(Where::Elsewhere);
+            }
+            Err(moved(seen.view(), slot, server, is_tls))
+        }
+        Destination::CrossSlot => Err(Failure::text("CROSSSLOT Keys in request don't hash to the same slot")),
+        Destination::Unserved => Err(Failure::text("CLUSTERDOWN Hash slot not served")),
+        Destination::Down => Err(Failure::text("CLUSTERDOWN The cluster is down")),
+    }
+}
+
+/// Of all keys that were queued since `MULTI`; `EXEC` without that is refused by itself.
+fn destination_of_queued(service: &Service, client: &mut Client) -> Destination {
+    let Some(transaction) = client.transaction.take() else { return Destination::Here };
+    let (mut slots, mut writes) = (Vec::new(), false);
+    for arguments in &transaction.queued {
+        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+        // It was found when it was queued.
+        if let Ok(command) = table::resolve(&arguments) {
+            writes |= command.has(flag::WRITE);
+            slots.extend(key_slots(command, &arguments));
+        }
+    }
+    client.transaction = Some(transaction);
+    client.seen(&service.cluster).destination(slots, writes)
 }
 
 fn refuse(service: &Service, client: &mut Client, reply: &mut Reply, failure: &Failure) -> Step {

@@ -12,6 +12,7 @@ pub mod backups;
 pub mod buffers;
 pub mod client;
 pub mod client_events;
+pub mod cluster_view;
 pub mod command;
 pub mod compactions;
 pub mod execute;

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::backups::Backups;
 use crate::client::{ClientInfo, Clients};
 use crate::client_events::ClientEvents;
+use crate::cluster_view::{Cluster, ClusterMode, ClusterView, ServerView};
 use crate::compactions::Compactions;
 use crate::histogram::Times;
 use crate::host::Host;
@@ -47,6 +48,9 @@ pub struct Service {
     pub client_events: ClientEvents,
     /// Commands that took long.
     pub slowlog: Slowlog,
+    /// The federation, as clients are told of it. Until something is published: this server alone
+    /// has all slots.
+    pub cluster: Cluster,
     /// The server around it.
     pub host: Arc<dyn Host>,
     /// Saves that clients ask for.
@@ -77,7 +81,11 @@ impl Service {
     /// Serves `keyspace` from now on, and counts in `usage`.
     pub(crate) fn with_usage(keyspace: Arc<Keyspace>, limits: Limits, host: Arc<dyn Host>, usage: Usage) -> Self {
         keyspace.memory().limit_to(limits.memory_bytes);
+        let run_id = run_id();
+        let alone = ClusterView::of_one(ServerView::at(run_id.clone(), String::new(), 0), run_id.clone())
+            .unwrap_or_else(|error| unreachable!("a run id is an id: {error}"));
         Self {
+            cluster: Cluster::new(alone, ClusterMode::default()),
             clients: Clients::default(),
             client_memory: keyspace.memory().taken_bytes().clone(),
             keyspace,
@@ -91,7 +99,7 @@ impl Service {
             inspections: Arc::default(),
             compactions: Compactions::default(),
             backups: Arc::default(),
-            run_id: run_id(),
+            run_id,
             since: Instant::now(),
             memory_at_start_bytes: process::memory().resident_bytes,
             listeners: Mutex::default(),
@@ -271,6 +279,10 @@ pub struct Statistics {
     pub reads_awaited: AtomicU64,
     /// How often one was moved to a blocking thread to a thread that may wait.
     pub blocking_requests: AtomicU64,
+    /// Requests that other servers were asked to carry out (`clients.proxy`).
+    pub forwarded: AtomicU64,
+    /// Of these, those that were not answered.
+    pub forwards_failed: AtomicU64,
     /// By the error's code word.
     pub errors_by_word: Mutex<BTreeMap<String, u64>>,
     /// By command.
@@ -307,6 +319,8 @@ impl Statistics {
             &self.errors,
             &self.reads_awaited,
             &self.blocking_requests,
+            &self.forwarded,
+            &self.forwards_failed,
         ] {
             count.store(0, Ordering::Relaxed);
         }

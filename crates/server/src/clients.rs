@@ -14,6 +14,7 @@ use ecotone_resp::serve::{Heartbeat, Listen, Listening, Machine, ServeError, Ser
 use ecotone_resp::service::Service;
 use tracing::{info, warn};
 
+use crate::cluster_view::Alone;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::host::{Around, ServerHost};
@@ -64,10 +65,17 @@ impl Served {
                 forgotten => forgotten?,
             }
         }
+        let (store_directory, address) = (store.directory().to_path_buf(), around.federation.address().to_owned());
+        let mode = config.cluster_mode();
         let keyspace = Keyspace::open(store, durability)?;
         warn_of_clock(keyspace.clock().ahead_of_system());
         let host = Arc::new(ServerHost::new(options.config, most, around, options.shut_down, options.allocator));
         let service = Arc::new(Service::new(keyspace, limits, host.clone()));
+        let alone = Alone::new(&config, &store_directory, &address, &service.run_id)?;
+        // Before the first client comes; a port that is any free one is known only after.
+        let tls_addresses = options.listen.tls.as_ref().map(|tls| tls.addresses.as_slice()).unwrap_or_default();
+        service.cluster.publish(alone.view(&options.listen.addresses, tls_addresses));
+        service.cluster.set_mode(mode);
         let mut host_load = HostLoad::new();
         let machine = Machine {
             duties: Some(duties),
@@ -79,7 +87,9 @@ impl Served {
             ServeError::Tls(error) => config.explain_tls(&error),
             ServeError::Thread(source) => Error::Thread { what: "clients", source },
         })?;
-        host.serves(&service, server.listening().clone());
+        let listening = server.listening();
+        service.cluster.publish(alone.view(&listening.addresses, &listening.tls_addresses));
+        host.serves(&service, listening.clone());
         log_addresses(server.listening(), has_password, asks_certificate);
         Ok(Served { server, service })
     }

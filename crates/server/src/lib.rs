@@ -11,6 +11,7 @@
 pub mod addresses;
 pub mod backup;
 mod clients;
+mod cluster_view;
 mod colocated;
 pub mod config;
 mod daemon;

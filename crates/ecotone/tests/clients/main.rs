@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
 mod clients;
+mod clients_cluster;
 mod clients_libraries;
 mod clients_tls;
 #[path = "../common/mod.rs"]

@@ -77,6 +77,10 @@ const SUBCOMMANDS: &[Command] = &[
             no_touch,
         )
     },
+    Command {
+        usage: "capability...",
+        ..subcommand("client|capa", -3, ALWAYS, "8.0.0", "Declares what the client is capable of.", capabilities)
+    },
     subcommand(
         "client|help",
         2,
@@ -187,6 +191,7 @@ fn letters(client: &ClientInfo) -> String {
         ('x', client.is_in_transaction()),
         ('A', client.is_killed.load(Ordering::Relaxed)),
         ('U', client.is_of_unix_socket()),
+        ('r', client.is_readonly.load(Ordering::Relaxed)),
         ('e', client.is_no_evict.load(Ordering::Relaxed)),
         ('T', client.is_no_touch.load(Ordering::Relaxed)),
     ]
@@ -194,6 +199,15 @@ fn letters(client: &ClientInfo) -> String {
     .filter_map(|(letter, is_so)| is_so.then_some(*letter))
     .collect();
     if letters.is_empty() { "N".into() } else { letters }
+}
+
+/// As in Valkey: what is not known is ignored. A client that follows redirects is told of them also
+/// where others are spared them (`clients.proxy`).
+fn capabilities(call: &mut Call<'_>) -> Outcome {
+    let follows_redirects = call.arguments[2..].iter().any(|word| word.eq_ignore_ascii_case(b"redirect"));
+    call.client.seen(&call.service.cluster).follows_redirects |= follows_redirects;
+    call.reply.simple("OK");
+    Ok(())
 }
 
 fn getname(call: &mut Call<'_>) -> Outcome {
@@ -378,6 +392,8 @@ fn client_help(call: &mut Call<'_>) -> Outcome {
             "    Set client meta attr. Options are:",
             "    * LIB-NAME: the client lib name.",
             "    * LIB-VER: the client lib version.",
+            "CAPA <capability> [<capability> ...]",
+            "    Declare what the client is capable of: REDIRECT, it follows redirects itself.",
             "NO-EVICT (ON|OFF)",
             "    Protect current client connection from eviction.",
             "NO-TOUCH (ON|OFF)",

@@ -1,29 +1,52 @@
-//! CLUSTER, READONLY, READWRITE, ASKING, ROLE, WAIT, WAITAOF: the replies of a standalone server.
+//! CLUSTER, READONLY, READWRITE, ASKING, as a server of a Redis cluster answers them; ROLE, WAIT,
+//! WAITAOF.
+//!
+//! What is told of servers and slots is in [`super::cluster_map`]. Slots are dealt, and servers
+//! come and go, by the commands of `ecotone cluster`: where Redis has a subcommand for that, the
+//! reply says which. Slots never migrate key by key, so nothing is asked for with `ASKING`.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::entry::{container, plain};
+use super::cluster_map::{self, Addressed};
+use super::entry::{container, help, plain};
 use super::{Call, Command, Deprecation, flag};
 use crate::client::Then;
+use crate::cluster_view::ClusterView;
 use crate::protocol::number::parse_integer;
-use ecotone_keyspace::error::{Failure, Outcome, texts};
+use ecotone_keyspace::Slot;
+use ecotone_keyspace::error::{Failure, Outcome, repeated, texts};
+
+pub(crate) use super::cluster_map::moved;
 
 const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static str, run: super::Run) -> Command {
     plain(name, arity, flags, "cluster", "3.0.0", summary, run)
 }
 
-const fn subcommand(name: &'static str, arity: i32, summary: &'static str) -> Command {
-    command(name, arity, flag::STALE, summary, disabled)
+const fn told(name: &'static str, arity: i32, summary: &'static str, run: super::Run) -> Command {
+    command(name, arity, flag::STALE, summary, run)
 }
 
+const ADMIN: u32 = flag::ADMIN | flag::STALE;
 const FAST: u32 = flag::LOADING | flag::STALE | flag::FAST;
+
+/// What Redis changes its map by.
+const fn otherwise(name: &'static str, arity: i32, summary: &'static str) -> Command {
+    command(name, arity, ADMIN | flag::NO_ASYNC_LOADING, summary, done_otherwise)
+}
 
 /// The family.
 pub const COMMANDS: &[Command] = &[
     container("cluster", "cluster", "3.0.0", "A container for cluster commands.", SUBCOMMANDS),
-    command("readonly", 1, FAST, "Enables read-only queries for a connection to a cluster replica.", disabled),
-    command("readwrite", 1, FAST, "Enables read-write queries for a connection to a cluster replica.", disabled),
-    command("asking", 1, flag::FAST, "Signals that a cluster client is following an -ASK redirect.", disabled),
+    command("readonly", 1, FAST, "Enables read-only queries for a connection to a cluster replica.", |call| {
+        reads_replicas(call, true)
+    }),
+    command("readwrite", 1, FAST, "Enables read-write queries for a connection to a cluster replica.", |call| {
+        reads_replicas(call, false)
+    }),
+    command("asking", 1, flag::FAST, "Signals that a cluster client is following an -ASK redirect.", asking),
     Command {
         group: "server",
         since: "2.8.12",
@@ -54,40 +77,323 @@ pub const COMMANDS: &[Command] = &[
     },
 ];
 
+const OF_SERVERS: &str = "O(N) where N is the number of servers";
+
 const SUBCOMMANDS: &[Command] = &[
-    subcommand("cluster|info", 2, "Returns information about the state of a node."),
-    subcommand("cluster|myid", 2, "Returns the ID of a node."),
-    Command { since: "7.2.0", ..subcommand("cluster|myshardid", 2, "Returns the shard ID of a node.") },
-    subcommand("cluster|nodes", 2, "Returns the cluster configuration for a node."),
+    told("cluster|info", 2, "Returns information about the state of a node.", info),
+    told("cluster|myid", 2, "Returns the ID of a node.", my_id),
+    Command { since: "7.2.0", ..told("cluster|myshardid", 2, "Returns the shard ID of a node.", my_shard_id) },
     Command {
+        complexity: OF_SERVERS,
+        ..told("cluster|nodes", 2, "Returns the cluster configuration for a node.", nodes)
+    },
+    Command {
+        complexity: OF_SERVERS,
         deprecated: Some(Deprecation { since: "7.0.0", instead: "`CLUSTER SHARDS`" }),
-        ..subcommand("cluster|slots", 2, "Returns the mapping of cluster slots to nodes.")
+        ..told("cluster|slots", 2, "Returns the mapping of cluster slots to nodes.", slots)
     },
-    Command { since: "7.0.0", ..subcommand("cluster|shards", 2, "Returns the mapping of cluster slots to shards.") },
     Command {
+        complexity: OF_SERVERS,
         since: "7.0.0",
-        ..subcommand("cluster|links", 2, "Returns a list of all TCP links to and from peer nodes.")
+        ..told("cluster|shards", 2, "Returns the mapping of cluster slots to shards.", shards)
     },
-    Command { usage: "key:string", ..subcommand("cluster|keyslot", 3, "Returns the hash slot for a key.") },
+    Command {
+        complexity: OF_SERVERS,
+        since: "7.0.0",
+        ..told("cluster|links", 2, "Returns a list of all TCP links to and from peer nodes.", links)
+    },
+    Command {
+        usage: "key:string",
+        complexity: "O(N) where N is the number of bytes in the key",
+        ..told("cluster|keyslot", 3, "Returns the hash slot for a key.", key_slot)
+    },
     Command {
         usage: "slot:integer",
-        ..subcommand("cluster|countkeysinslot", 3, "Returns the number of keys in a hash slot.")
+        complexity: "O(N) where N is the number of keys in the slot",
+        ..told("cluster|countkeysinslot", 3, "Returns the number of keys in a hash slot.", count_keys)
     },
     Command {
         usage: "slot:integer count:integer",
-        ..subcommand("cluster|getkeysinslot", 4, "Returns the key names in a hash slot.")
+        complexity: "O(N) where N is the number of requested keys",
+        ..told("cluster|getkeysinslot", 4, "Returns the key names in a hash slot.", keys_in_slot)
+    },
+    Command {
+        usage: "node-id",
+        ..command(
+            "cluster|count-failure-reports",
+            3,
+            ADMIN,
+            "Returns the number of active failure reports active for a node.",
+            failure_reports,
+        )
+    },
+    Command {
+        usage: "node-id",
+        since: "5.0.0",
+        ..command("cluster|replicas", 3, ADMIN, "Lists the replica nodes of a master node.", replicas)
+    },
+    Command {
+        usage: "node-id",
+        deprecated: Some(Deprecation { since: "5.0.0", instead: "`CLUSTER REPLICAS`" }),
+        ..command("cluster|slaves", 3, ADMIN, "Lists the replica nodes of a master node.", replicas)
+    },
+    Command { usage: "slot:integer...", ..otherwise("cluster|addslots", -3, "Assigns new hash slots to a node.") },
+    Command {
+        usage: "(start-slot:integer end-slot:integer)...",
+        since: "7.0.0",
+        ..otherwise("cluster|addslotsrange", -4, "Assigns new hash slot ranges to a node.")
+    },
+    otherwise("cluster|bumpepoch", 2, "Advances the cluster config epoch."),
+    Command { usage: "slot:integer...", ..otherwise("cluster|delslots", -3, "Sets hash slots as unbound for a node.") },
+    Command {
+        usage: "(start-slot:integer end-slot:integer)...",
+        since: "7.0.0",
+        ..otherwise("cluster|delslotsrange", -4, "Sets hash slot ranges as unbound for a node.")
+    },
+    Command {
+        usage: "[options: FORCE | TAKEOVER]",
+        ..otherwise("cluster|failover", -2, "Forces a replica to perform a manual failover of its master.")
+    },
+    otherwise("cluster|flushslots", 2, "Deletes all slots information from a node."),
+    Command { usage: "node-id", ..otherwise("cluster|forget", 3, "Removes a node from the nodes table.") },
+    Command {
+        usage: "ip port:integer [cluster-bus-port:integer]@4.0.0",
+        ..otherwise("cluster|meet", -4, "Forces a node to handshake with another node.")
+    },
+    Command {
+        usage: "node-id",
+        ..otherwise("cluster|replicate", 3, "Configures a node as a replica of a master node.")
+    },
+    Command {
+        usage: "[reset-type: HARD | SOFT]",
+        flags: ADMIN | flag::NOSCRIPT,
+        ..otherwise("cluster|reset", -2, "Resets a node.")
+    },
+    otherwise("cluster|saveconfig", 2, "Forces a node to save the cluster configuration to disk."),
+    Command {
+        usage: "config-epoch:integer",
+        ..otherwise("cluster|set-config-epoch", 3, "Sets the configuration epoch for a new node.")
+    },
+    Command {
+        usage: "slot:integer (subcommand: IMPORTING node-id | MIGRATING node-id | NODE node-id | STABLE)",
+        ..otherwise("cluster|setslot", -4, "Binds a hash slot to a node.")
     },
     Command {
         since: "5.0.0",
         flags: flag::LOADING | flag::STALE,
-        ..subcommand("cluster|help", 2, "Returns helpful text about the different subcommands.")
+        ..told("cluster|help", 2, "Returns helpful text about the different subcommands.", cluster_help)
     },
 ];
 
-fn disabled(_: &mut Call<'_>) -> Outcome {
-    Err(Failure::text("ERR This instance has cluster support disabled"))
+/// The federation as this command found it.
+///
+/// # Errors
+///
+/// Clients do not speak to this server as to one of a cluster.
+fn view(call: &mut Call<'_>) -> Outcome<Arc<ClusterView>> {
+    let seen = call.client.seen(&call.service.cluster);
+    if seen.is_cluster() {
+        Ok(seen.view().clone())
+    } else {
+        Err(Failure::text("ERR This instance has cluster support disabled"))
+    }
 }
 
+fn addressed<'v>(call: &Call<'_>, view: &'v ClusterView) -> Addressed<'v> {
+    Addressed::to(view, &call.client.info)
+}
+
+fn info(call: &mut Call<'_>) -> Outcome {
+    let text = cluster_map::info(&*view(call)?);
+    call.reply.verbatim(*b"txt", &text);
+    Ok(())
+}
+
+fn my_id(call: &mut Call<'_>) -> Outcome {
+    let view = view(call)?;
+    call.reply.bulk_text(&view.servers()[view.own()].id);
+    Ok(())
+}
+
+fn my_shard_id(call: &mut Call<'_>) -> Outcome {
+    let view = view(call)?;
+    let is_own = |shard: &&crate::cluster_view::ShardView| shard.primary == view.own();
+    let shard = view.shards().iter().find(is_own).or_else(|| view.replica_of(view.own()));
+    // A server without a shard has one of its own in Redis.
+    call.reply.bulk_text(shard.map_or(&view.servers()[view.own()].id, |shard| &shard.id));
+    Ok(())
+}
+
+fn nodes(call: &mut Call<'_>) -> Outcome {
+    let view = view(call)?;
+    let addressed = addressed(call, &view);
+    let lines: String = (0..view.servers().len()).map(|server| addressed.line(server) + "\n").collect();
+    call.reply.verbatim(*b"txt", &lines);
+    Ok(())
+}
+
+fn slots(call: &mut Call<'_>) -> Outcome {
+    let view = view(call)?;
+    addressed(call, &view).slots(call.reply);
+    Ok(())
+}
+
+fn shards(call: &mut Call<'_>) -> Outcome {
+    let view = view(call)?;
+    addressed(call, &view).shards(call.reply);
+    Ok(())
+}
+
+fn links(call: &mut Call<'_>) -> Outcome {
+    let view = view(call)?;
+    cluster_map::links(&view, call.reply);
+    Ok(())
+}
+
+fn key_slot(call: &mut Call<'_>) -> Outcome {
+    view(call)?;
+    call.reply.integer(Slot::of(call.arguments[2]).number().into());
+    Ok(())
+}
+
+fn slot_of(argument: &[u8], refusal: Failure) -> Outcome<Slot> {
+    let number = parse_integer(argument).ok_or(texts::NOT_AN_INTEGER)?;
+    u16::try_from(number).ok().and_then(Slot::new).ok_or(refusal)
+}
+
+fn count_keys(call: &mut Call<'_>) -> Outcome {
+    view(call)?;
+    let slot = slot_of(call.arguments[2], Failure::text("ERR Invalid slot"))?;
+    let mut count = 0;
+    call.keys.visit_keys_of_slot(slot, |_| {
+        count += 1;
+        ControlFlow::Continue(())
+    })?;
+    call.reply.integer(count);
+    Ok(())
+}
+
+fn keys_in_slot(call: &mut Call<'_>) -> Outcome {
+    view(call)?;
+    const INVALID: Failure = Failure::text("ERR Invalid slot or number of keys");
+    // In Redis both must be numbers before either is judged.
+    let most = parse_integer(call.arguments[3]);
+    parse_integer(call.arguments[2]).and(most).ok_or(texts::NOT_AN_INTEGER)?;
+    let slot = slot_of(call.arguments[2], INVALID)?;
+    let most = most.and_then(|most| usize::try_from(most).ok()).ok_or(INVALID)?;
+    let (reply, mut found) = (&mut *call.reply, 0);
+    let mark = reply.begin();
+    if most > 0 {
+        call.keys.visit_keys_of_slot(slot, |key| {
+            reply.bulk(key);
+            found += 1;
+            if found < most { super::go_on(reply) } else { ControlFlow::Break(()) }
+        })?;
+    }
+    reply.end_array(mark, found);
+    Ok(())
+}
+
+/// The place of the server that the command names.
+fn named(call: &Call<'_>, view: &ClusterView) -> Outcome<usize> {
+    let id = call.arguments[2];
+    view.find(id).ok_or_else(|| Failure::with([b"ERR Unknown node ", repeated(id)].concat()))
+}
+
+fn failure_reports(call: &mut Call<'_>) -> Outcome {
+    let view = view(call)?;
+    let server = named(call, &view)?;
+    call.reply.integer(view.servers()[server].failure_reports.into());
+    Ok(())
+}
+
+fn replicas(call: &mut Call<'_>) -> Outcome {
+    let view = view(call)?;
+    let server = named(call, &view)?;
+    if view.replica_of(server).is_some() {
+        return Err(Failure::text("ERR The specified node is not a master"));
+    }
+    let addressed = addressed(call, &view);
+    let is_replica = |other: &usize| view.replica_of(*other).is_some_and(|shard| shard.primary == server);
+    let replicas: Vec<usize> = (0..view.servers().len()).filter(is_replica).collect();
+    call.reply.array(replicas.len());
+    replicas.into_iter().for_each(|replica| call.reply.bulk_text(&addressed.line(replica)));
+    Ok(())
+}
+
+fn reads_replicas(call: &mut Call<'_>, reads: bool) -> Outcome {
+    view(call)?;
+    call.client.seen(&call.service.cluster).reads_replicas = reads;
+    call.client.info.is_readonly.store(reads, Ordering::Relaxed);
+    call.reply.simple("OK");
+    Ok(())
+}
+
+/// Its next command is carried out as any other: no slot is ever half here.
+fn asking(call: &mut Call<'_>) -> Outcome {
+    view(call)?;
+    call.reply.simple("OK");
+    Ok(())
+}
+
+/// How a federation does what Redis does by a subcommand of `CLUSTER`.
+fn done_otherwise(call: &mut Call<'_>) -> Outcome {
+    view(call)?;
+    let name = call.command.name.trim_start_matches("cluster|");
+    let instead = match name {
+        "meet" => "a server joins by: ecotone cluster token, then ecotone serve --join HOST:PORT --token TOKEN",
+        "forget" | "reset" => "a server leaves by: ecotone cluster remove",
+        "replicate" => "copies of shards are placed by: ecotone cluster add",
+        "failover" => "a server gives up its shards by: ecotone cluster drain",
+        "saveconfig" => "the map is kept by the servers that vote, and saved by: ecotone cluster status --json",
+        "bumpepoch" | "set-config-epoch" => "epochs are counted by the servers that vote; see: ecotone cluster status",
+        // Of slots.
+        _ => {
+            "slots belong to shards, which are made by: ecotone cluster create --shards N, and moved by: ecotone cluster rebalance"
+        }
+    };
+    Err(Failure::with(format!("ERR CLUSTER {} is not how a federation changes: {instead}", name.to_ascii_uppercase())))
+}
+
+fn cluster_help(call: &mut Call<'_>) -> Outcome {
+    view(call)?;
+    help(
+        call,
+        &[
+            "COUNT-FAILURE-REPORTS <node-id>",
+            "    Return number of failure reports for <node-id>.",
+            "COUNTKEYSINSLOT <slot>",
+            "    Return the number of keys in <slot>.",
+            "GETKEYSINSLOT <slot> <count>",
+            "    Return key names stored by current node in a slot.",
+            "INFO",
+            "    Return information about the cluster.",
+            "KEYSLOT <key>",
+            "    Return the hash slot for <key>.",
+            "MYID",
+            "    Return the node id.",
+            "MYSHARDID",
+            "    Return the node's shard id.",
+            "NODES",
+            "    Return cluster configuration seen by node. Output format:",
+            "    <id> <ip:port> <flags> <master> <pings> <pongs> <epoch> <link> <slot> ...",
+            "REPLICAS <node-id>",
+            "    Return <node-id> replicas.",
+            "SLOTS",
+            "    Return information about slots range mappings. Each range is made of:",
+            "    start, end, master and replicas IP addresses, ports and ids",
+            "SHARDS",
+            "    Return information about slot range mappings and the nodes associated with them.",
+            "LINKS",
+            "    Return information about all network links between this node and its peers.",
+            "    Output format is an array where each array element is a map containing attributes of a link",
+        ],
+    );
+    Ok(())
+}
+
+/// A copy that may be read here is told of by `CLUSTER`: for those who follow it there is no log to
+/// be read.
 fn role(call: &mut Call<'_>) -> Outcome {
     call.reply.array(3);
     call.reply.bulk_text("master");

@@ -90,6 +90,9 @@ fn hello(call: &mut Call<'_>) -> Outcome {
         speak(call, version);
     }
     let protocol = call.client.info.protocol.load(Ordering::Relaxed);
+    let seen = call.client.seen(&call.service.cluster);
+    let (is_cluster, view) = (seen.is_cluster(), seen.view());
+    let is_replica = view.replica_of(view.own()).is_some();
     let reply = &mut *call.reply;
     reply.map(7);
     reply.bulk_text("server");
@@ -101,9 +104,9 @@ fn hello(call: &mut Call<'_>) -> Outcome {
     reply.bulk_text("id");
     reply.integer(call.client.info.id as i64);
     reply.bulk_text("mode");
-    reply.bulk_text("standalone");
+    reply.bulk_text(if is_cluster { "cluster" } else { "standalone" });
     reply.bulk_text("role");
-    reply.bulk_text("master");
+    reply.bulk_text(if is_replica { "replica" } else { "master" });
     reply.bulk_text("modules");
     reply.array(0);
     Ok(())
@@ -176,6 +179,9 @@ fn select(call: &mut Call<'_>) -> Outcome {
     let number = parse_integer(call.arguments[1]).ok_or(texts::NOT_AN_INTEGER)?;
     match i32::try_from(number) {
         Ok(0) => call.reply.simple("OK"),
+        Ok(_) if call.client.seen(&call.service.cluster).is_cluster() => {
+            return Err(Failure::text("ERR SELECT is not allowed in cluster mode"));
+        }
         Ok(_) => return Err(Failure::text("ERR DB index is out of range")),
         Err(_) => {
             let (least, most) = (i32::MIN, i32::MAX);
@@ -195,9 +201,12 @@ fn quit(call: &mut Call<'_>) -> Outcome {
 fn reset(call: &mut Call<'_>) -> Outcome {
     transactions::end(call.client, call.service);
     call.client.info.name.lock().clear();
-    for switched in [&call.client.info.is_no_evict, &call.client.info.is_no_touch] {
+    let info = &call.client.info;
+    for switched in [&info.is_no_evict, &info.is_no_touch, &info.is_readonly] {
         switched.store(false, Ordering::Relaxed);
     }
+    let seen = call.client.seen(&call.service.cluster);
+    (seen.reads_replicas, seen.follows_redirects) = (false, false);
     call.client.is_authenticated = call.service.limits.read().password.is_none();
     speak(call, Version::Resp2);
     call.reply.simple("RESET");

@@ -152,7 +152,8 @@ fn server(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "redis_git_sha1", "00000000");
     add(lines, "redis_git_dirty", 0);
     add(lines, "redis_build_id", "0");
-    add(lines, "redis_mode", "standalone");
+    let is_cluster = call.client.seen(&call.service.cluster).is_cluster();
+    add(lines, "redis_mode", if is_cluster { "cluster" } else { "standalone" });
     add(lines, "ecotone_version", env!("CARGO_PKG_VERSION"));
     add(lines, "os", process::system());
     add(lines, "arch_bits", usize::BITS);
@@ -342,6 +343,8 @@ fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add_none(lines, &["total_active_defrag_time", "current_active_defrag_time"]);
     add_none(lines, &["tracking_total_keys", "tracking_total_items", "tracking_total_prefixes"]);
     add_none(lines, &["unexpected_error_replies", "dump_payload_sanitizations"]);
+    add(lines, "forwarded_commands", statistics.forwarded.load(Ordering::Relaxed));
+    add(lines, "forwarded_commands_failed", statistics.forwards_failed.load(Ordering::Relaxed));
     add(lines, "total_error_replies", statistics.errors.load(Ordering::Relaxed));
     add(lines, "total_reads_processed", statistics.reads.load(Ordering::Relaxed));
     add(lines, "total_writes_processed", statistics.writes.load(Ordering::Relaxed));
@@ -428,8 +431,19 @@ fn latencystats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     Ok(())
 }
 
-fn cluster(_: &mut Call<'_>, lines: &mut Lines) -> Outcome {
-    add(lines, "cluster_enabled", 0);
+fn cluster(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
+    let seen = call.client.seen(&call.service.cluster);
+    add(lines, "cluster_enabled", u8::from(seen.is_cluster()));
+    let view = seen.view();
+    if seen.is_cluster() || view.servers().len() > 1 {
+        add(lines, "cluster_state", if view.failure().is_some() { "fail" } else { "ok" });
+        if let Some(why) = view.failure() {
+            add(lines, "cluster_failure", why);
+        }
+        add(lines, "cluster_servers", view.servers().len());
+        add(lines, "cluster_shards", view.shards().len());
+        add(lines, "cluster_map_epoch", view.map_epoch());
+    }
     Ok(())
 }
 

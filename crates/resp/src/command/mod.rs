@@ -6,6 +6,7 @@ pub mod backup;
 pub mod categories;
 pub mod clients;
 pub mod cluster;
+mod cluster_map;
 pub mod compaction;
 pub mod config;
 pub mod connection;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ecotone_engine::{Error as StoreError, Snapshot};
 use smallvec::SmallVec;
 
-use super::{Call, Command, flag, secrets};
+use super::{Call, Command, KeyPositions, flag, secrets};
 use crate::client::Client;
 use crate::client_events::ClientEvent;
 use crate::protocol::reply::Reply;
@@ -45,6 +45,8 @@ pub enum Step {
     Latched,
     /// It takes more than reads from memory. Nothing was done: try again where blocking is allowed.
     WouldBlock,
+    /// Its keys are another server's, which is to be asked for the client. Nothing was done.
+    Elsewhere,
 }
 
 /// What a command is given besides its arguments.
@@ -99,12 +101,24 @@ pub fn execute_command<'s>(
                 Step::Done { depends: false }
             });
         }
+        let has_keys = command.keys != KeyPositions::None;
+        if has_keys && client.is_outdated(&service.cluster) {
+            // Whoever has the keys now may have been told that no more is written here.
+            group.release_beyond(held);
+            return Step::Latched;
+        }
         group.takes_memory_beyond(arguments.iter().map(|argument| argument.len()).sum());
-        let began = Instant::now();
+        let (began, replied) = (Instant::now(), reply.len());
         let now_ms = service.keyspace.clock().ms_at(began);
         let context =
             ExecutionContext { blocking, began, now_ms, prefetched: prefetched.take(), snapshot: snapshot.as_ref() };
         let step = match run_latched(service, client, group, command, arguments, reply, context) {
+            // It may have read what another server has changed since.
+            Ok(_) if has_keys && command.has(flag::READONLY) && client.is_outdated(&service.cluster) => {
+                reply.truncate(replied);
+                group.release_beyond(held);
+                Step::Latched
+            }
             Ok(ran) => {
                 ran.count(service, client, arguments);
                 Step::Done { depends: ran.depends }

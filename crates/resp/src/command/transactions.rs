@@ -14,6 +14,7 @@ use super::entry::plain;
 use super::run::{self, Executed, ExecutionContext, Retry, Step};
 use super::{Call, Command, KeyPositions, flag, table};
 use crate::client::{Client, Then, Transaction, Watched};
+use crate::cluster_view::Destination;
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 use ecotone_keyspace::error::{Failure, Outcome, texts};
@@ -162,7 +163,7 @@ pub(crate) fn exec(
     let step = exec_queued(service, client, group, &transaction, reply, blocking);
     match step {
         Ok(Step::Done { .. }) | Err(_) => end(client, service),
-        Ok(Step::Latched | Step::WouldBlock) => {
+        Ok(Step::Latched | Step::WouldBlock | Step::Elsewhere) => {
             reply.truncate(replied);
             client.transaction = Some(transaction);
         }
@@ -218,6 +219,10 @@ fn exec_queued(
         && commands.iter().all(|(command, _)| command.has(flag::READONLY) && !command.has(flag::COUNTS_RANKS));
     if group.is_closed_to(takes) || !group.hold(&slots, blocking) {
         return group.cancellation().map_or(Ok(Step::Latched), Err);
+    }
+    if client.is_outdated(&service.cluster) {
+        // As with one command: it begins anew, and asks again whose the keys are.
+        return Ok(Step::Latched);
     }
     let savepoint = group.savepoint();
     group.takes_memory_beyond(transaction.bytes);
@@ -275,6 +280,11 @@ fn exec_queued(
             return Ok(Step::Done { depends: false });
         }
     }
+    if sees_one_moment && client.is_outdated(&service.cluster) {
+        // Nothing was written, and what was read may have been changed elsewhere since.
+        group.rollback_to(savepoint);
+        return Ok(Step::Latched);
+    }
     count(service, client, &mut uncounted);
     group.keep();
     Ok(Step::Done { depends })
@@ -303,12 +313,20 @@ fn watch_anew(client: &mut Client, service: &Service) {
 }
 
 /// Whether a watched key was written or flushed, or has expired since. The latches are held.
-fn is_disturbed(client: &Client, service: &Service, now_ms: u64) -> bool {
+fn is_disturbed(client: &mut Client, service: &Service, now_ms: u64) -> bool {
     let is_over = |watched: &Watched| match *watched {
         Watched::Missing => false,
         Watched::There { expires_at_ms } => !service.keyspace.is_there(expires_at_ms, now_ms),
     };
     client.watch_flag.is_set()
+        || watches_elsewhere(client, service)
         || client.cleared.is_some_and(|cleared| cleared != service.keyspace.watches().cleared())
         || client.watched.values().any(is_over)
+}
+
+/// Whether a watched key is another server's by now: what became of it is not known here.
+fn watches_elsewhere(client: &mut Client, service: &Service) -> bool {
+    let slots: Vec<Slot> = client.watched.keys().map(|key| Slot::of(key)).collect();
+    let seen = client.seen(&service.cluster);
+    seen.has_rules() && slots.iter().any(|slot| seen.destination([*slot], false) != Destination::Here)
 }

@@ -21,7 +21,7 @@ use crate::client::{Client, Then};
 use crate::client_events::ClientEvent;
 use crate::command::flag;
 use crate::command::table::resolve;
-use crate::execute::{ExecutionMode, Step, execute};
+use crate::execute::{ExecutionMode, Step, destination, execute};
 use crate::protocol::reply::{Reply, Version};
 use crate::protocol::request::{self, Parser, ProtocolError, range_bytes};
 use crate::service::{Limits, Service};
@@ -43,6 +43,12 @@ const KEPT_BYTES: usize = 16 * 1024;
 
 /// A full buffer grows by one part in so many.
 const GROWTH: usize = 8;
+
+/// Requests of a pipeline that other servers are asked for before their replies are awaited.
+const MAX_FORWARDED_AT_ONCE: usize = 256;
+
+/// Bytes of these after which no further one is taken.
+const MAX_FORWARDED_BYTES: usize = 1 << 20;
 
 /// Arguments that take no allocation.
 const FEW: usize = 16;
@@ -86,6 +92,8 @@ pub(super) enum Ended {
     WouldBlock,
     /// The same, and it needs no latch: uncommitted writes of others do not concern it.
     ReadWouldBlock,
+    /// The next request is another server's, which is to be asked for the client.
+    Elsewhere,
     /// The connection closes when the replies are sent.
     Closes,
 }
@@ -164,7 +172,9 @@ impl Connection {
             // The beginning of a request may be left.
             Ended::Empty if self.waiting_bytes() == 0 => 0,
             Ended::Full | Ended::Closes => 0,
-            Ended::Empty | Ended::Latched | Ended::WouldBlock | Ended::ReadWouldBlock => self.parser.argument_bytes(),
+            Ended::Empty | Ended::Latched | Ended::WouldBlock | Ended::ReadWouldBlock | Ended::Elsewhere => {
+                self.parser.argument_bytes()
+            }
         };
         buffers.argument_bytes.store(argument_bytes, Ordering::Relaxed);
         buffers.other_bytes.store(self.other_bytes(), Ordering::Relaxed);
@@ -349,6 +359,7 @@ impl Connection {
                         self.note_dependent(began);
                     }
                 }
+                Step::Elsewhere => return Ended::Elsewhere,
                 // The next round finds out what it needs.
                 Step::Latched | Step::WouldBlock if only_reads_here => return Ended::Full,
                 // On another thread it sees the committed keys, whoever holds their latches.
@@ -368,6 +379,44 @@ impl Connection {
             }
         }
         Ended::Full
+    }
+
+    /// Takes the requests that come next as far as they are other servers': of each its server's
+    /// place in the view, and its bytes. [`forwarded`](Self::forwarded) is called with each reply.
+    pub(super) fn take_forwarded(&mut self, service: &Service) -> Vec<(usize, Vec<u8>)> {
+        let (mut taken, mut bytes_taken) = (Vec::new(), 0);
+        while taken.len() < MAX_FORWARDED_AT_ONCE && bytes_taken < MAX_FORWARDED_BYTES {
+            let limits = self.request_limits();
+            let bytes = &self.buffer[self.done..];
+            // What is incomplete or malformed is for the next round.
+            let Ok(Some(consumed)) = self.parser.parse(bytes, &limits, &mut self.ranges) else { break };
+            let source = self.parser.source(bytes);
+            let arguments: Vec<&[u8]> = self.ranges.iter().map(|range| &source[range.clone()]).collect();
+            if arguments.is_empty() {
+                break;
+            }
+            let Some(server) = destination(service, &mut self.client, &arguments) else { break };
+            let request = encoded(&arguments);
+            bytes_taken += request.len();
+            taken.push((server, request));
+            self.done += consumed;
+        }
+        taken
+    }
+
+    /// The reply of another server, or why there is none.
+    pub(super) fn forwarded(&mut self, service: &Service, reply: Result<&[u8], &str>) {
+        match reply {
+            Ok(reply) if reply.len() <= self.reply.bytes_left() => self.reply.raw(reply),
+            Ok(_) => self.forwarded(
+                service,
+                Err("ERR the reply is longer than a client may be owed (clients.max_output_bytes)"),
+            ),
+            Err(why) => {
+                self.reply.error(why);
+                service.statistics.count_errors(why.as_bytes(), 1);
+            }
+        }
     }
 
     /// Replies with an error after which nothing can be parsed.
@@ -486,4 +535,18 @@ fn with_arguments(source: &[u8], ranges: &[Range<usize>], then: impl FnOnce(&[&[
     }
     let arguments: Vec<&[u8]> = ranges.iter().map(|range| &source[range.clone()]).collect();
     then(&arguments)
+}
+
+/// A request as it is sent to another server.
+fn encoded(arguments: &[&[u8]]) -> Vec<u8> {
+    const AROUND_ARGUMENT_BYTES: usize = 16;
+    let bytes = arguments.iter().map(|argument| argument.len() + AROUND_ARGUMENT_BYTES).sum::<usize>();
+    let mut request = Vec::with_capacity(AROUND_ARGUMENT_BYTES + bytes);
+    request.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
+    for argument in arguments {
+        request.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        request.extend_from_slice(argument);
+        request.extend_from_slice(b"\r\n");
+    }
+    request
 }

@@ -24,6 +24,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::connection::{Connection, Ended, READ_BYTES};
 use super::device::{Device, Reading};
+use super::forward::Forwarder;
 use super::rebalancing::Balancer;
 use crate::service::Service;
 use ecotone_keyspace::{Blocking, Committed, Unsynced, WriteGroup};
@@ -63,6 +64,8 @@ pub(super) struct EventLoop {
     device: Rc<Device>,
     /// For each of the threads that may wait for a latch: the others are for reads.
     latch_waits: Semaphore,
+    /// Other servers that are asked for clients.
+    forwarder: Forwarder,
     /// Decides whether a client moves to another event loop.
     pub(super) balancer: Arc<Balancer>,
     /// Clients of this event loop.
@@ -129,6 +132,7 @@ impl EventLoop {
             wants_sync: Notify::new(),
             device: Rc::new(if uses_io_uring { Device::new() } else { Device::default() }),
             latch_waits: Semaphore::new(threads_for_latches(blocking_threads)),
+            forwarder: Forwarder::default(),
             balancer,
             clients,
             scratch: RefCell::new(vec![0; READ_BYTES].into_boxed_slice()),
@@ -139,16 +143,33 @@ impl EventLoop {
     /// replies may be sent.
     pub(super) async fn round(
         self: &Rc<Self>,
-        mut connection: Box<Connection>,
+        connection: Box<Connection>,
         began: Instant,
     ) -> (Box<Connection>, Ended) {
+        let (mut connection, ended) = self.own_round(connection, began).await;
+        if ended != Ended::Elsewhere {
+            return (connection, ended);
+        }
+        let taken = connection.take_forwarded(&self.service);
+        let client = connection.client.info.clone();
+        let view = connection.client.seen(&self.service.cluster).view().clone();
+        let awaited = self.forwarder.send(&self.service, &view, &client, taken).await;
+        for reply in awaited {
+            let reply = reply.answer().await;
+            connection.forwarded(&self.service, reply.as_ref().map(|reply| reply.bytes()).map_err(String::as_str));
+        }
+        // What comes behind is carried out when these replies are sent.
+        (connection, Ended::Full)
+    }
+
+    async fn own_round(self: &Rc<Self>, mut connection: Box<Connection>, began: Instant) -> (Box<Connection>, Ended) {
         let (mut has_released, mut reads, mut began) = (false, 0, began);
         let mut arrived = Vec::new();
         loop {
             let may_read = reads < MAX_READS;
             let (ended, reading) = self.carry_out(&mut connection, began, may_read, &mut arrived).await;
             match (ended, reading) {
-                (Ended::Empty | Ended::Full | Ended::Closes, _) => return (connection, ended),
+                (Ended::Empty | Ended::Full | Ended::Elsewhere | Ended::Closes, _) => return (connection, ended),
                 (_, Some(reading)) => {
                     // What came before may be asked for once more, beside this.
                     arrived.extend(self.until_read(reading).await);

@@ -91,6 +91,7 @@ async fn let_in(
 ) {
     let client = &slot.info.address;
     slot.info.descriptor.store(stream.as_raw_fd(), Ordering::Relaxed);
+    slot.info.is_tls.store(true, Ordering::Relaxed);
     let event = |event| balancer.note(event);
     let shaken = tokio::select! {
         biased;

@@ -10,6 +10,7 @@ mod connection;
 mod control;
 mod device;
 mod event_loop;
+mod forward;
 mod handshake;
 mod listener;
 mod liveness;

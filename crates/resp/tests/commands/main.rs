@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
 mod churn;
+mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod compact;

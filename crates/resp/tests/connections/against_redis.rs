@@ -336,6 +336,10 @@ fn of_the_server() {
             "CLUSTER KEYSLOT",
             "CLUSTER KEYSLOT a",
             "CLUSTER HELP",
+            "CLUSTER MEET 127.0.0.1 7000",
+            "CLUSTER ADDSLOTS 1",
+            "CLUSTER COUNTKEYSINSLOT 1",
+            "CLUSTER REPLICAS x",
             "READONLY",
             "READWRITE",
             "ASKING",
@@ -642,7 +646,8 @@ impl Parsed {
 }
 
 /// Commands that Redis 7.0 does not have, or describes otherwise than 7.2.
-const LATER: [&str; 8] = [
+const LATER: [&str; 9] = [
+    "client|capa",
     "client|setinfo",
     "client|no-touch",
     "cluster|myshardid",

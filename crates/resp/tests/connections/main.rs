@@ -7,6 +7,8 @@ mod blocking;
 mod bounds;
 mod cancellation;
 mod clients;
+mod cluster;
+mod cluster_tools;
 mod cold_reads;
 #[path = "../common/mod.rs"]
 mod common;

@@ -11,13 +11,14 @@ use crate::common::redis::{RealRedis, elements, text, texts};
 use crate::common::{Fixture, words};
 
 /// Commands that Redis 7.0 does not have.
-const LATER: [&str; 4] = ["client|setinfo", "client|no-touch", "cluster|myshardid", "waitaof"];
+const LATER: [&str; 5] = ["client|setinfo", "client|no-touch", "client|capa", "cluster|myshardid", "waitaof"];
 
 /// Commands whose arguments or tips, or whether they are deprecated, Redis 7.0 tells otherwise than
 /// 7.2.
-const OTHERWISE: [&str; 9] = [
+const OTHERWISE: [&str; 10] = [
     "client|list",
     "client|kill",
+    "cluster|meet",
     "command|getkeys",
     "command|getkeysandflags",
     "config|get",

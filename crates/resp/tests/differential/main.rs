@@ -9,6 +9,7 @@
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
+mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod docs;

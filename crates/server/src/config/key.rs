@@ -63,6 +63,9 @@ pub enum Kind {
 /// The word for an [`Addresses`](Kind::Addresses) that are none.
 pub(crate) const OFF: &str = "off";
 
+/// The word for what is switched on.
+pub(crate) const ON: &str = "on";
+
 impl Key {
     /// The section of the file it belongs to.
     pub fn section(&self) -> &str {

@@ -5,11 +5,12 @@ use std::sync::LazyLock;
 use ecotone_energy::MAX_WATTS;
 use ecotone_engine::MAX_VALUE_BYTES;
 use ecotone_policy::policy::PolicyName;
+use ecotone_resp::cluster_view::Endpoint;
 use ecotone_resp::serve::Listen;
 use ecotone_resp::service::{DebugCommand, Limits};
 use ecotone_types::ServerId;
 
-use super::key::{Key, Kind, OFF};
+use super::key::{Key, Kind, OFF, ON};
 use crate::backup::{DEFAULT_LIMIT_BYTES_PER_S, MIN_LIMIT_BYTES_PER_S};
 use crate::store_options::{STORE_OPTIONS, store_options};
 
@@ -87,6 +88,11 @@ fn is_plain(text: &str) -> bool {
 
 fn path() -> Kind {
     text("a path", is_plain)
+}
+
+fn is_host_name(text: &str) -> bool {
+    const MAX_HOST_NAME_BYTES: usize = 253;
+    text.len() <= MAX_HOST_NAME_BYTES && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
 }
 
 fn host_and_port() -> Kind {
@@ -225,6 +231,59 @@ fn clients() -> Vec<Key> {
             limits.debug_command.name(),
             "",
             "Who may use DEBUG: nobody, clients of this machine (on loopback or at `unix_socket`), or all. It is for tests.",
+        ),
+        key(
+            "clients.cluster",
+            Kind::OneOf(vec![OFF, ON]),
+            OFF,
+            "",
+            "Whether clients find this server to be one of a Redis cluster: with CLUSTER SLOTS, SHARDS and NODES, and keys that go together only \
+             by their hash slot. `off`: it is a single Redis.",
+        ),
+        key(
+            "clients.proxy",
+            Kind::OneOf(vec![OFF, ON]),
+            OFF,
+            "",
+            "Whether a client may ask this server for keys that another one of the federation has: it is asked, with this server's `password`, \
+             instead of redirecting the client. For clients that follow no redirects.",
+        ),
+        key(
+            "clients.announce_ip",
+            text("an IP address", |text| text.parse::<std::net::IpAddr>().is_ok()),
+            "",
+            "",
+            "The address that cluster clients are told to reach this server under, behind NAT or in a container; none: the one of `listen`, or \
+             where that is every interface the one that the client came to.",
+        ),
+        key(
+            "clients.announce_hostname",
+            text("a host name of at most 253 letters, digits, points and hyphens", is_host_name),
+            "",
+            "",
+            "The host name that cluster clients are told besides, for certificates and DNS; none: none. See `preferred_endpoint`.",
+        ),
+        key(
+            "clients.announce_port",
+            whole_or(&[OFF], 1, 65_535),
+            OFF,
+            "",
+            "The port that goes with it; `off`: the one of `listen`.",
+        ),
+        key(
+            "clients.announce_tls_port",
+            whole_or(&[OFF], 1, 65_535),
+            OFF,
+            "",
+            "The same for clients that come by TLS; `off`: the one of `tls_listen`.",
+        ),
+        key(
+            "clients.preferred_endpoint",
+            Kind::OneOf(Endpoint::ALL.map(Endpoint::name).to_vec()),
+            Endpoint::default().name(),
+            "",
+            "Under which name cluster clients are told to reach servers: by address, by host name, or by the one that they know already, with \
+             another port.",
         ),
         live(key("clients.max_clients", whole(1, 1_000_000), limits.clients, "clients", "Clients at a time.")),
         live(key(

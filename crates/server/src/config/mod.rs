@@ -26,9 +26,10 @@ pub use describe::{commented_file, reference};
 pub use key::{Key, Kind};
 pub use keys::{SECTIONS, keys};
 
-pub(crate) use key::{OFF, addresses};
+pub(crate) use key::{OFF, ON, addresses};
 pub(crate) use keys::{find, path_of_store_option};
 pub(crate) use replace::Replaced;
+pub(crate) use resolve::AnnouncedToClients;
 
 use crate::error::{Error, Result};
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use ecotone_cluster::Error as FederationError;
 use ecotone_engine::{Error as StoreError, StoreSettings};
+use ecotone_resp::cluster_view::{ClusterMode, Endpoint};
 use ecotone_resp::serve::{EventLoops, Listen, ListenTls, TlsError, TlsFile, TlsFiles};
 use ecotone_resp::service::{DebugCommand, Limits};
 use ecotone_types::ServerId;
 
-use super::{Config, OFF, keys};
+use super::{Config, OFF, ON, keys};
 use crate::backup::{BackupOptions, LocalTarget};
 use crate::error::{Error, Result};
 use crate::host_memory::host_memory;
@@ -29,6 +30,18 @@ const MIN_RESERVES: u64 = 4;
 
 /// The share of the memory that clients together may keep unless set otherwise.
 const CLIENTS_MEMORY_SHARE: u64 = 8;
+
+/// What cluster clients are told of a server, beside what it knows of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AnnouncedToClients {
+    /// Empty: nothing was said.
+    pub(crate) ip: String,
+    /// Empty: none.
+    pub(crate) host_name: String,
+    pub(crate) port: Option<u16>,
+    pub(crate) tls_port: Option<u16>,
+    pub(crate) endpoint: Endpoint,
+}
 
 impl Config {
     /// What a server is started with, but for its clients ([`listen`](Self::listen)) and emulated
@@ -115,6 +128,7 @@ impl Config {
             return Ok(None);
         }
         self.check_limits()?;
+        self.announced()?;
         let event_loops = match self.number("clients.event_loops")? {
             Some(event_loops) => EventLoops::All(event_loops),
             None => EventLoops::UpTo(self.cores()? as usize),
@@ -190,6 +204,32 @@ impl Config {
             slow_after: self.number("clients.slow_after_us")?.map(Duration::from_micros),
             slowlog_entries: self.parsed("clients.slowlog_entries")?,
             debug_command: DebugCommand::of(self.text("clients.enable_debug_command")).unwrap_or_default(),
+        })
+    }
+
+    /// How clients are treated that ask for keys of other servers.
+    pub(crate) fn cluster_mode(&self) -> ClusterMode {
+        ClusterMode { is_cluster: self.text("clients.cluster") == ON, is_proxy: self.text("clients.proxy") == ON }
+    }
+
+    /// What cluster clients are told of this server, as far as it is said.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`]: host names are to be told, and it has none.
+    pub(crate) fn announced(&self) -> Result<AnnouncedToClients> {
+        let endpoint = Endpoint::of(self.text("clients.preferred_endpoint")).unwrap_or_default();
+        let host_name = self.text("clients.announce_hostname").to_owned();
+        if endpoint == Endpoint::HostName && host_name.is_empty() {
+            let why = "clients are to be told host names: say clients.announce_hostname as well";
+            return Err(self.refuse("clients.preferred_endpoint", why));
+        }
+        Ok(AnnouncedToClients {
+            ip: self.text("clients.announce_ip").to_owned(),
+            host_name,
+            port: self.number("clients.announce_port")?,
+            tls_port: self.number("clients.announce_tls_port")?,
+            endpoint,
         })
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use ecotone_keyspace::MAINTENANCE_HZ;
 use ecotone_resp::serve::{KEEPALIVE_IDLE, Listening};
 
-use crate::config::{Config, Kind, OFF, ValueOrigin, addresses, find, keys};
+use crate::config::{Config, Kind, OFF, ON, ValueOrigin, addresses, find, keys};
 
 /// A setting of Redis that is one of ours.
 struct Alias {
@@ -27,6 +27,8 @@ enum Units {
     Bytes,
     /// A number where `off` is this one.
     OffIs(&'static str),
+    /// `yes` or `no` for `on` or `off`.
+    YesNo,
 }
 
 const ALIASES: &[Alias] = &[
@@ -37,13 +39,18 @@ const ALIASES: &[Alias] = &[
     Alias { name: "client-query-buffer-limit", path: "clients.max_request_bytes", units: Units::Bytes },
     Alias { name: "slowlog-log-slower-than", path: "clients.slow_after_us", units: Units::OffIs("-1") },
     Alias { name: "slowlog-max-len", path: "clients.slowlog_entries", units: Units::Same },
+    Alias { name: "cluster-enabled", path: "clients.cluster", units: Units::YesNo },
+    Alias { name: "cluster-announce-ip", path: "clients.announce_ip", units: Units::Same },
+    Alias { name: "cluster-announce-hostname", path: "clients.announce_hostname", units: Units::Same },
+    Alias { name: "cluster-announce-port", path: "clients.announce_port", units: Units::OffIs("0") },
+    Alias { name: "cluster-announce-tls-port", path: "clients.announce_tls_port", units: Units::OffIs("0") },
+    Alias { name: "cluster-preferred-endpoint-type", path: "clients.preferred_endpoint", units: Units::Same },
     Alias { name: "enable-debug-command", path: "clients.enable_debug_command", units: Units::Same },
 ];
 
 /// What never changes.
 const FIXED: &[(&str, &str)] = &[
     ("appendonly", "yes"),
-    ("cluster-enabled", "no"),
     ("daemonize", "no"),
     ("databases", "1"),
     ("dynamic-hz", "no"),
@@ -58,6 +65,7 @@ impl Units {
     fn shown(self, text: &str) -> String {
         match self {
             Self::OffIs(number) if text == OFF => number.into(),
+            Self::YesNo => if text == ON { "yes" } else { "no" }.into(),
             _ => text.into(),
         }
     }
@@ -66,6 +74,8 @@ impl Units {
     fn taken(self, value: &str) -> String {
         match self {
             Self::OffIs(number) if value == number => OFF.into(),
+            Self::YesNo if value.eq_ignore_ascii_case("yes") => ON.into(),
+            Self::YesNo if value.eq_ignore_ascii_case("no") => OFF.into(),
             Self::Bytes => bytes(value).map_or_else(|| value.into(), |bytes| bytes.to_string()),
             _ => value.into(),
         }
@@ -78,7 +88,9 @@ impl Units {
         let is_number = match self {
             Self::Bytes => bytes(value).is_some(),
             // As Redis reads numbers: in one way only.
-            Self::Same | Self::OffIs(_) => value.parse::<i64>().is_ok_and(|number| number.to_string() == value),
+            Self::Same | Self::OffIs(_) | Self::YesNo => {
+                value.parse::<i64>().is_ok_and(|number| number.to_string() == value)
+            }
         };
         match self {
             Self::OffIs(least) if is_number => format!("argument must be between {least} and {most} inclusive"),

@@ -1,0 +1,125 @@
+//! The federation as cluster clients are told of it, where it is this server alone: one shard with
+//! all slots.
+//!
+//! The server's id follows from the store's, so clients find it again after a restart.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use ecotone_resp::cluster_view::{ClusterView, ID_CHARACTERS, ServerView};
+
+use crate::config::{AnnouncedToClients, Config};
+use crate::error::Result;
+
+/// The file in a store's folder that names it: RocksDB makes it once.
+const STORE_NAME_FILE: &str = "IDENTITY";
+
+/// What a server alone tells its clients of itself.
+pub(crate) struct Alone {
+    announced: AnnouncedToClients,
+    /// Of the server and of its shard.
+    ids: [String; 2],
+    bus_port: u16,
+}
+
+impl Alone {
+    /// The server whose store is in `store`, which others reach at `address`. A store without a
+    /// readable name gives it the id `otherwise`, which no other has.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Config::announced`].
+    pub(crate) fn new(config: &Config, store: &Path, address: &str, otherwise: &str) -> Result<Self> {
+        let name = std::fs::read_to_string(store.join(STORE_NAME_FILE)).ok().and_then(|name| digits_of(&name));
+        let name = name.unwrap_or_else(|| otherwise.to_owned());
+        let bus_port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
+        Ok(Self { announced: config.announced()?, ids: [0, 1].map(|number| id(&name, number)), bus_port })
+    }
+
+    /// What clients are told where it listens at these addresses, by TLS and otherwise.
+    pub(crate) fn view(&self, addresses: &[SocketAddr], tls_addresses: &[SocketAddr]) -> ClusterView {
+        let announced = &self.announced;
+        let port_of = |said: Option<u16>, addresses: &[SocketAddr]| {
+            said.or_else(|| addresses.first().map(SocketAddr::port)).unwrap_or(0)
+        };
+        let listens = addresses.iter().chain(tls_addresses).next().map(|address| address.ip().to_canonical());
+        let own_ip = listens.filter(|ip| !ip.is_unspecified()).map(|ip| ip.to_string()).unwrap_or_default();
+        let ip = if announced.ip.is_empty() { own_ip } else { announced.ip.clone() };
+        let [id, shard_id] = self.ids.clone();
+        let server = ServerView {
+            host_name: announced.host_name.clone(),
+            tls_port: port_of(announced.tls_port, tls_addresses),
+            bus_port: self.bus_port,
+            ..ServerView::at(id, ip, port_of(announced.port, addresses))
+        };
+        ClusterView::of_one(server, shard_id)
+            .unwrap_or_else(|error| unreachable!("settings are checked, and ids are made here: {error}"))
+            .told_by(announced.endpoint)
+    }
+}
+
+/// The hexadecimal digits of a UUID.
+fn digits_of(name: &str) -> Option<String> {
+    const UUID_DIGITS: usize = 32;
+    let digits = name.trim().replace('-', "").to_ascii_lowercase();
+    let is_uuid = digits.len() == UUID_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_uuid.then_some(digits)
+}
+
+/// An id that begins as `name` does, and ends with a number.
+fn id(name: &str, number: u32) -> String {
+    const NUMBER_DIGITS: usize = 8;
+    let digits: String = name.chars().take(ID_CHARACTERS - NUMBER_DIGITS).collect();
+    format!("{digits:0<width$}{number:08x}", width = ID_CHARACTERS - NUMBER_DIGITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(settings: &[(&str, &str)]) -> Config {
+        let variables =
+            settings.iter().map(|(name, value)| (format!("ECOTONE_CLIENTS_{name}").into(), (*value).into()));
+        Config::load(None, variables).unwrap()
+    }
+
+    fn addresses(text: &str) -> Vec<SocketAddr> {
+        crate::config::addresses(text).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_server_keeps_its_id_as_long_as_its_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let ids = || Alone::new(&config(&[]), folder.path(), "10.0.0.1:7411", &"f".repeat(40)).unwrap().ids;
+        let unnamed = ids();
+        assert!(unnamed[0].starts_with("ffffffff") && unnamed[0] != unnamed[1], "{unnamed:?}");
+        std::fs::write(folder.path().join(STORE_NAME_FILE), "0090e0d3-d140-42a1-ac61-abfc26c873e9").unwrap();
+        assert_eq!(ids()[0], "0090e0d3d14042a1ac61abfc26c873e900000000");
+        assert_eq!(ids()[1], "0090e0d3d14042a1ac61abfc26c873e900000001");
+    }
+
+    #[test]
+    fn clients_are_told_what_is_announced_and_otherwise_where_it_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        for (settings, listen, tls, told) in [
+            (&[][..], "127.0.0.1:6379", "", ("127.0.0.1", "", 6379, 0)),
+            (&[], "0.0.0.0:6379", "0.0.0.0:6380", ("", "", 6379, 6380)),
+            (&[], "", "[::1]:6380", ("::1", "", 0, 6380)),
+            (
+                &[("ANNOUNCE_IP", "203.0.113.7"), ("ANNOUNCE_PORT", "7000"), ("ANNOUNCE_HOSTNAME", "edge-7.example")],
+                "0.0.0.0:6379",
+                "0.0.0.0:6380",
+                ("203.0.113.7", "edge-7.example", 7000, 6380),
+            ),
+        ] {
+            let alone = Alone::new(&config(settings), folder.path(), "10.0.0.1:7411", &"0".repeat(40)).unwrap();
+            let view = alone.view(&addresses(listen), &addresses(tls));
+            let server = &view.servers()[0];
+            assert_eq!((server.ip.as_str(), server.host_name.as_str(), server.port, server.tls_port), told);
+            assert_eq!(server.bus_port, 7411);
+            assert_eq!(view.slots_of(0), [(0, 16383)]);
+        }
+        let nameless = config(&[("PREFERRED_ENDPOINT", "hostname")]).announced().unwrap_err().to_string();
+        assert!(nameless.contains("clients.announce_hostname"), "{nameless}");
+    }
+}
