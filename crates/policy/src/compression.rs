@@ -123,8 +123,8 @@ pub struct Parameters {
 
 /// What is in force.
 pub const PARAMETERS: Parameters = Parameters {
-    // 66 MB/s: a flash card's, or what of a faster device compactions and reads leave.
-    written_byte_ns: 15.0,
+    // 33 MB/s: what a flash card sustains, or what of a faster device compactions and reads leave.
+    written_byte_ns: 30.0,
     // It is copied a few times more, and every backup and every read has to do with it.
     relocated_byte_ns: 60.0,
     max_ratio: 0.875,
