@@ -2,10 +2,12 @@
 //! owner waits for a place and how many of its jobs may be away are the policy's
 //! `placement_timeout` and `max_offloads_outstanding`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ecotone_identity::{Authority, Identity};
 use ecotone_policy::machine::Parameters;
 use ecotone_transport::connections::Timeouts;
 use ecotone_types::ServerId;
@@ -119,7 +121,7 @@ pub struct Options {
     /// Where the services listen; port 0 takes any free one.
     pub listen: SocketAddr,
     /// Address that other servers reach this one under; `None`: the one it listens on.
-    pub advertise: Option<String>,
+    pub announce: Option<String>,
     /// `host:port` of the coordinator. `None`: this server is the coordinator.
     pub join: Option<String>,
     /// Folder for the output of jobs that run for others. Emptied at start; it belongs to this
@@ -129,6 +131,10 @@ pub struct Options {
     pub policy: Parameters,
     /// Bandwidth that this server may use, in bytes/s, each way.
     pub network_bytes_per_s: f64,
+    /// Who this server is; `None`: it speaks plain text, on loopback only.
+    pub identity: Option<Arc<Identity>>,
+    /// The federation's authority, where this server keeps it.
+    pub authority: Option<Arc<Authority>>,
     /// Bounds.
     pub limits: Limits,
     /// Called at every step of a job; for tests that break it there.
@@ -147,12 +153,55 @@ impl Options {
                 self.network_bytes_per_s
             )));
         }
-        if self.listen.ip().is_unspecified() && self.advertise.is_none() {
+        if self.listen.ip().is_unspecified() && self.announce.is_none() {
             return Err(Error::Configuration(format!(
-                "{} listens on every interface; say with `advertise` under which address other servers reach it",
+                "{} listens on every interface; say with `announce` under which address other servers reach it",
                 self.listen
             )));
         }
+        self.validate_identity()
+    }
+
+    /// Nobody is spoken to beyond loopback who does not show who it is.
+    fn validate_identity(&self) -> Result<()> {
+        let refuse = |what: String| Err(Error::Configuration(what));
+        let Some(identity) = &self.identity else {
+            if !self.listen.ip().is_loopback() {
+                return refuse(format!(
+                    "{} can be reached from other machines, and this server has no identity: make a federation with `ecotone cluster \
+                     init --dir DIR`, or join one with `ecotone serve --join HOST:PORT --token TOKEN`, or listen on 127.0.0.1",
+                    self.listen
+                ));
+            }
+            return match &self.join {
+                Some(join) if !is_loopback(join) => refuse(format!(
+                    "the coordinator at {join} is on another machine, and this server has no identity: join with a token (--token), which \
+                     `ecotone cluster token` prints there"
+                )),
+                _ => Ok(()),
+            };
+        };
+        let own = identity.own();
+        if let Some(name) = self.name.as_ref().filter(|name| **name != own.name) {
+            return refuse(format!(
+                "this server is called {name}, and its certificate is of {}: leave --name out, or join anew under the new name with a \
+                 token and without the folder identity/",
+                own.name
+            ));
+        }
+        if self.join.is_none() && self.authority.is_none() {
+            return refuse(format!(
+                "{} has joined a federation whose authority is kept elsewhere: give the address of its coordinator (--join)",
+                own.name
+            ));
+        }
         Ok(())
     }
+}
+
+/// Whether `host:port` is surely this machine. A name other than `localhost` may be any.
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

@@ -6,14 +6,19 @@
 //! another server has a thread of its own, a job of this server holds its compaction's thread.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ecotone_energy::ThreadDuties;
 use ecotone_engine::{CompactionFinished, CompactionOffload};
+use ecotone_identity::join::Joining;
+use ecotone_identity::{Clock, JoinToken};
 use ecotone_policy::machine::{ModelReport, PolicyCore};
+use ecotone_transport::Error as TransportError;
 use ecotone_transport::connections::{CONNECTION_WINDOW_BYTES, FRAME_BYTES, STREAM_WINDOW_BYTES};
-use ecotone_transport::listener::accept;
+use ecotone_transport::enrollment::{AtAuthority, Elsewhere, Enrollment};
+use ecotone_transport::listener::{Accepting, accept};
 use ecotone_transport::protocol::{MAX_MESSAGE_BYTES, refuse_other_versions};
 use ecotone_transport::wire::coordinator_server::CoordinatorServer;
 use ecotone_transport::wire::peer_server::PeerServer;
@@ -33,6 +38,7 @@ use crate::coordinator;
 use crate::error::{Error, Result};
 use crate::finished_jobs::JobObserver;
 use crate::member::{Member, Parts};
+use crate::membership;
 use crate::owner::OwnerSide;
 use crate::placement_queue::PlacementQueue;
 use crate::reports;
@@ -45,6 +51,8 @@ const TRANSPORT_THREADS: usize = 2;
 const BLOCKING_THREADS: usize = 2;
 /// How long a stop waits for calls under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for the answer when a server joins. The authority syncs its device meanwhile.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections that wait to be served.
 const CONNECTIONS_WAITING: usize = 64;
 /// How often outputs that no owner came for are removed.
@@ -81,12 +89,13 @@ impl Federation {
             .and_then(|listener| listener.local_addr().map(|address| (listener, address)))
             .map_err(|source| Error::Listen { address: options.listen, source });
         let (listener, listening): (_, SocketAddr) = listener?;
-        let address = options.advertise.clone().unwrap_or_else(|| listening.to_string());
+        let address = options.announce.clone().unwrap_or_else(|| listening.to_string());
         let unusable = |error: &dyn std::fmt::Display| Error::Configuration(error.to_string());
-        let name = match &options.name {
-            Some(name) => name.clone(),
+        let name = match (&options.identity, &options.name) {
+            (Some(identity), _) => identity.own().name,
+            (None, Some(name)) => name.clone(),
             // Of the port that it got: servers that all ask for any would have one name.
-            None => ServerId::new(address.clone()).map_err(|error| unusable(&error))?,
+            (None, None) => ServerId::new(address.clone()).map_err(|error| unusable(&error))?,
         };
         let core = PolicyCore::new(name.clone(), options.policy.clone()).map_err(|error| unusable(&error))?;
 
@@ -109,8 +118,16 @@ impl Federation {
         })?);
 
         let (for_calls, calls) = tokio::sync::mpsc::channel(CONNECTIONS_WAITING);
-        let (file_server, limits) = (member.file_server.clone(), &member.options.limits);
-        runtime.spawn(accept(listener, file_server, for_calls, limits.connections, limits.heartbeat_timeout));
+        let limits = &member.options.limits;
+        let accepting = Accepting {
+            security: member.security.clone(),
+            file_server: member.file_server.clone(),
+            for_calls,
+            enrollment: enrollment(&member),
+            max_connections: limits.connections,
+            greeting_timeout: limits.heartbeat_timeout,
+        };
+        runtime.spawn(accept(listener, accepting));
         let services = Services { member: member.clone() };
         let routes = Routes::new(PeerServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
             .add_service(CoordinatorServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
@@ -133,6 +150,13 @@ impl Federation {
             runtime.spawn(reports::run(member.clone()));
         }
         runtime.spawn(tick(member.clone()));
+        if member.security.identity().is_some() {
+            runtime.spawn(membership::enforce(member.clone()));
+            runtime.spawn(membership::renew(member.clone()));
+            if member.queue.is_none() {
+                runtime.spawn(membership::watch(member.clone()));
+            }
+        }
         if let Some(end) = queue_end {
             runtime.spawn(coordinator::serve(member.clone(), end));
         }
@@ -207,6 +231,36 @@ impl Drop for Federation {
             runtime.shutdown_timeout(STOP_TIMEOUT);
         }
     }
+}
+
+/// Who answers servers that ask for a certificate.
+fn enrollment(member: &Member) -> Arc<dyn Enrollment> {
+    match (&member.options.authority, member.security.identity(), &member.queue) {
+        (Some(authority), Some(identity), Some(_)) => {
+            Arc::new(AtAuthority { authority: authority.clone(), clock: identity.clock() })
+        }
+        _ => Arc::new(Elsewhere(member.coordinator_address())),
+    }
+}
+
+/// Joins the federation of the token as `name`: asks the server at `address` for a certificate, and
+/// stores it in the folder of identities. Blocks.
+///
+/// # Errors
+/// As [`ecotone_transport::enrollment::join`].
+pub fn join_federation(
+    folder: &Path,
+    address: &str,
+    token: JoinToken,
+    name: ServerId,
+    clock: &Arc<dyn Clock>,
+) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Configuration(format!("no run time for the network: {error}")))?;
+    let joining = Joining::begin(folder, token, name).map_err(TransportError::from)?;
+    Ok(runtime.block_on(ecotone_transport::enrollment::join(joining, address, clock, JOIN_TIMEOUT))?)
 }
 
 async fn tick(member: Arc<Member>) {

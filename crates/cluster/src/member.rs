@@ -12,6 +12,8 @@ use ecotone_transport::addresses::{Addresses, Retention};
 use ecotone_transport::connections::Connections;
 use ecotone_transport::exports::{Exports, Role};
 use ecotone_transport::file_server::{FileServer, RangeObserver};
+use ecotone_transport::peers::Quotas;
+use ecotone_transport::security::Security;
 use ecotone_transport::traffic::Traffic;
 use ecotone_types::Duty;
 use ecotone_types::ServerId;
@@ -35,7 +37,10 @@ pub(crate) struct Member {
     /// This server's.
     pub(crate) name: ServerId,
     pub(crate) runtime: Handle,
+    pub(crate) security: Arc<Security>,
     pub(crate) connections: Connections,
+    /// Told when other servers were removed from the federation than before.
+    pub(crate) removed: tokio::sync::watch::Sender<()>,
     pub(crate) exports: Arc<Exports>,
     pub(crate) file_server: Arc<FileServer>,
     pub(crate) traffic: Arc<Traffic>,
@@ -91,9 +96,13 @@ impl Member {
             }
         });
         let file_server = FileServer::new(exports.clone(), traffic.clone(), duties.clone(), range_observer);
+        let quotas = Quotas::with_rate(options.network_bytes_per_s);
+        let security = Security::new(options.identity.clone(), quotas);
         Ok(Member {
             runtime,
-            connections: Connections::new(name.clone(), options.limits.timeouts()),
+            connections: Connections::new(name.clone(), options.limits.timeouts(), security.clone()),
+            security,
+            removed: tokio::sync::watch::Sender::new(()),
             exports,
             file_server: Arc::new(file_server),
             traffic,
@@ -134,8 +143,17 @@ impl Member {
             network_bytes_sent: self.traffic.sent(),
             network_bytes_received: self.traffic.received(),
             running_worker_jobs: self.worker.running(),
+            handshakes: self.security.handshakes().completed(),
+            failed_handshakes: self.failed_handshakes(),
+            certificate_expiry_s: self.security.identity().map(|identity| identity.own().ends.0),
             ..self.statistics.snapshot()
         }
+    }
+
+    /// By reason: all reasons where there are handshakes at all.
+    fn failed_handshakes(&self) -> HashMap<&'static str, u64> {
+        let failed = self.security.handshakes().failed().map(|(failure, count)| (failure.name(), count));
+        if self.security.identity().is_some() { failed.collect() } else { HashMap::new() }
     }
 
     pub(crate) fn step(&self, step: Step) {

@@ -201,6 +201,7 @@ impl OwnerSide {
         let mut away = Away {
             side: self,
             job,
+            worker,
             worker_address: address,
             until: began + Duration::from_secs_f64(deadline.0.clamp(0.0, 1e6)),
             deadline,
@@ -328,6 +329,7 @@ fn failure(error: &Error) -> FailureReason {
 struct Away<'a> {
     side: &'a OwnerSide,
     job: &'a RemoteJob,
+    worker: &'a ServerId,
     worker_address: String,
     until: Instant,
     deadline: Seconds,
@@ -337,7 +339,7 @@ impl Away<'_> {
     fn run(&mut self) -> Result<Offloaded> {
         let member = &self.side.member;
         let token = Token::new()?;
-        let export = member.exports.begin(token, Role::Inputs);
+        let export = member.exports.begin(token, Role::Inputs, self.worker.clone());
         let mut files = Vec::new();
         for name in self.names()? {
             let bytes = export.add(&name, &self.job.store_directory.join(&name))?;
@@ -364,7 +366,8 @@ impl Away<'_> {
             deadline_seconds: self.deadline.0,
         };
         member.step(Step::Offering);
-        let channel = self.bounded(async { Ok(member.connections.to(&self.worker_address).await?) })?;
+        let channel =
+            self.bounded(async { Ok(member.connections.to(&self.worker_address, Some(self.worker)).await?) })?;
         let mut client = WorkerClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let mut events = self
             .bounded(async { Ok(client.run(offer).await.map_err(|status| self.failed_call(status))?.into_inner()) })?;
@@ -376,7 +379,7 @@ impl Away<'_> {
         });
         match &outcome {
             Ok(_) => outputs.keep(),
-            Err(_) => release(member, &self.worker_address, token),
+            Err(_) => release(member, self.worker, &self.worker_address, token),
         }
         outcome
     }
@@ -472,9 +475,13 @@ impl Away<'_> {
         // The compaction waits here and not for heartbeats: a worker that is silent is as dead.
         let mut timeouts = member.options.limits.timeouts();
         timeouts.read = timeouts.read.min(timeouts.silence);
-        let peer = Peer { name: format!("worker {}", self.worker_address), address: &self.worker_address };
+        let peer = Peer {
+            name: format!("worker {}", self.worker_address),
+            address: &self.worker_address,
+            server: self.worker,
+        };
         let traffic = member.traffic.clone();
-        Ok(FileClient::connect(&member.runtime, peer, token, &timeouts, traffic, Arc::default())?)
+        Ok(FileClient::connect((&member.runtime, &member.security), peer, token, &timeouts, traffic, Arc::default())?)
     }
 
     /// Checks the result against what was fetched and makes it durable.
@@ -580,7 +587,7 @@ impl Installing {
         let job = report.job;
         member.decide(Event::OffloadEnded { job, outcome });
         member.step(Step::Installed);
-        release(&member, &worker_address, token);
+        release(&member, &report.worker, &worker_address, token);
         if let Err(error) = std::fs::remove_dir_all(&output_directory)
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -594,12 +601,12 @@ impl Installing {
 
 /// Lets the worker forget the job. Nobody waits for it; a worker that does not get the message
 /// forgets in time.
-fn release(member: &Arc<Member>, address: &str, token: Token) {
-    let (of_task, address) = (member.clone(), address.to_owned());
+fn release(member: &Arc<Member>, worker: &ServerId, address: &str, token: Token) {
+    let (of_task, worker, address) = (member.clone(), worker.clone(), address.to_owned());
     member.runtime.spawn(async move {
         let request = ReleaseRequest { token: token.to_wire() };
         let release = async {
-            if let Ok(channel) = of_task.connections.to(&address).await {
+            if let Ok(channel) = of_task.connections.to(&address, Some(&worker)).await {
                 let _ = WorkerClient::new(channel).release(request).await;
             }
         };

@@ -111,7 +111,7 @@ async fn report(
     reports_sent: &mut u32,
 ) -> Result<()> {
     let address = member.coordinator_address();
-    let channel = member.connections.to(&address).await?;
+    let channel = member.connections.to(&address, None).await?;
     if reports_sent.is_multiple_of(REPORTS_PER_PROBE) {
         *link = Some(probe(member, &address, *link).await?);
     }
@@ -155,7 +155,7 @@ async fn report(
 /// Measures the link: empty exchanges for its round trip, larger ones for its rate. The best of a
 /// few counts: other traffic and a busy core only ever make an exchange slower.
 async fn probe(member: &Arc<Member>, address: &str, last: Option<Link>) -> Result<Link> {
-    let mut client = PeerClient::new(member.connections.to(address).await?);
+    let mut client = PeerClient::new(member.connections.to(address, None).await?);
     let mut best_of = async |bytes: usize| {
         let mut best = f64::INFINITY;
         for _ in 0..PROBE_EXCHANGES {

@@ -74,4 +74,10 @@ pub struct FederationStatistics {
     pub network_bytes_received: u64,
     /// Jobs of other servers that run now.
     pub running_worker_jobs: usize,
+    /// Handshakes with other servers that led to a connection, either way.
+    pub handshakes: u64,
+    /// Handshakes that failed, by reason. None in plain text.
+    pub failed_handshakes: HashMap<&'static str, u64>,
+    /// Seconds since 1970 when this server's certificate ends; `None`: it has none.
+    pub certificate_expiry_s: Option<u64>,
 }

@@ -27,7 +27,7 @@ use ecotone_transport::file_client::{FileClient, Peer};
 use ecotone_transport::remote_files::OwnerFiles;
 use ecotone_transport::wire::job_event::Event;
 use ecotone_transport::wire::{Admitted, Declined, Failed, Finished, Heartbeat, JobEvent, JobOffer, OutputReady};
-use ecotone_types::Duty;
+use ecotone_types::{Duty, ServerId};
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
@@ -228,9 +228,10 @@ fn run(
 ) -> Result<Finished> {
     let began = Instant::now();
     let before = member.thread_use();
+    let owner = ServerId::new(&offer.owner).map_err(|error| Error::Worker(error.to_string()))?;
     let client = FileClient::connect(
-        &member.runtime,
-        Peer { name: format!("owner {}", offer.owner), address: &offer.owner_address },
+        (&member.runtime, &member.security),
+        Peer { name: format!("owner {owner}"), address: &offer.owner_address, server: &owner },
         Token::from_wire(&offer.token)?,
         &member.options.limits.timeouts(),
         member.traffic.clone(),

@@ -14,6 +14,7 @@ use ecotone_policy::machine::DeclineReason;
 use ecotone_transport::PROTOCOL_VERSION;
 use ecotone_transport::exports::{ExportGuard, Exports, Role, Token};
 use ecotone_transport::wire::JobOffer;
+use ecotone_types::ServerId;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::FlockOperation;
 use tracing::{info, warn};
@@ -219,6 +220,7 @@ impl WorkerJobs {
             .map_err(|error| Error::io("ask for the free space of", &self.directory, error))?;
 
         let token = Token::from_wire(&offer.token)?;
+        let owner = ServerId::new(&offer.owner).map_err(|error| Error::Worker(error.to_string()))?;
         let mut jobs = self.jobs.lock();
         // What running jobs have written already is counted twice, on the safe side.
         let reserved = jobs.values().filter(|job| job.ended.lock().is_none()).map(|job| job.max_output_bytes());
@@ -245,7 +247,7 @@ impl WorkerJobs {
             folder,
             memory_bytes,
             input_bytes: offer.input_bytes,
-            export: exports.begin(token, Role::Outputs),
+            export: exports.begin(token, Role::Outputs, owner),
             cancel: CancelFlag::new(),
             ended: Mutex::new(None),
         });

@@ -40,6 +40,10 @@ pub(crate) struct Arguments {
     /// Requests that each client thread has under way at once [default: 1]
     #[arg(long, value_name = "N")]
     pipeline: Option<u32>,
+    /// Servers show certificates to each other and encrypt, as on several machines; else they speak
+    /// plain text
+    #[arg(long)]
+    tls: bool,
     /// Length of each run
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -94,6 +98,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         (_, None) => Through::Inside,
         (_, Some(_)) => bail!("--pipeline is for --through resp: inside a server nothing is sent"),
     };
+    options.tls = arguments.tls;
     options.colocated = arguments.colocated;
     options.threads = arguments.threads;
     options.keys = arguments.keys;

@@ -4,6 +4,7 @@
 mod allocator;
 mod backup;
 mod bench;
+mod cluster;
 mod compact;
 mod inspection;
 mod lab;
@@ -44,6 +45,8 @@ struct Arguments {
 enum Command {
     /// Run one server of a federation
     Serve(Box<serve::Arguments>),
+    /// Make a federation, let servers join it, or remove one
+    Cluster(cluster::Arguments),
     /// Measure a workload against this store or against RocksDB alone
     Bench(Box<bench::Arguments>),
     /// Play unequal servers on this machine and compare policies
@@ -77,6 +80,7 @@ fn main() -> std::process::ExitCode {
             log::background(config.text("server.log_level"), config.text("server.log_format"));
             serve::run(&arguments, config)
         }),
+        Command::Cluster(arguments) => cluster::run(&arguments),
         Command::Bench(arguments) => bench::run(*arguments),
         Command::Lab(arguments) => lab::run(*arguments),
         Command::Top(arguments) => top::run(&arguments),

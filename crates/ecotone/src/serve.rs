@@ -54,10 +54,12 @@ pub(crate) struct Arguments {
     http: Option<String>,
     #[arg(long, help = help_of("federation.listen"))]
     listen: Option<String>,
-    #[arg(long, help = help_of("federation.advertise"))]
-    advertise: Option<String>,
+    #[arg(long, help = help_of("federation.announce"))]
+    announce: Option<String>,
     #[arg(long, help = help_of("federation.join"))]
     join: Option<String>,
+    #[arg(long, help = help_of("federation.token"))]
+    token: Option<String>,
     #[arg(long, help = help_of("server.name"))]
     name: Option<String>,
     #[arg(long, help = help_of("federation.policy"))]
@@ -352,8 +354,9 @@ impl Arguments {
             ("--proxy", "clients.proxy", &self.proxy),
             ("--http", "http.listen", &self.http),
             ("--listen", "federation.listen", &self.listen),
-            ("--advertise", "federation.advertise", &self.advertise),
+            ("--announce", "federation.announce", &self.announce),
             ("--join", "federation.join", &self.join),
+            ("--token", "federation.token", &self.token),
             ("--name", "server.name", &self.name),
             ("--policy", "federation.policy", &self.policy),
             ("--cores", "server.cores", &self.cores),

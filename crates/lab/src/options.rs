@@ -43,6 +43,9 @@ pub struct LabOptions {
     pub seed: u64,
     /// How the workload reaches the servers.
     pub through: Through,
+    /// Whether servers show certificates to each other, as on several machines; else they speak plain
+    /// text.
+    pub tls: bool,
     /// Where logs, records and the report stay. Stores are removed after each run in any case.
     pub record: Option<PathBuf>,
     /// Where the servers' stores lie; none: in memory where they fit, else on the disk.
@@ -187,6 +190,7 @@ impl LabOptions {
             values: ValueKind::default(),
             seed: 1,
             through: Through::default(),
+            tls: false,
             record: None,
             stores: None,
             server_program: std::env::current_exe().map_err(LabError::io("cannot find the running program", "."))?,

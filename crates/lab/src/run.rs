@@ -9,6 +9,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     path::PathBuf,
+    process::Command,
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     time::{Duration, Instant},
 };
@@ -225,7 +226,10 @@ impl<'a> Federation<'a> {
     fn start(&mut self, index: usize, coordinator: Option<&str>) -> Result<(), LabError> {
         let (plan, name) = (self.plan, &self.plan.emulated.servers[index].name);
         let log = plan.logs.join(format!("{name}.log"));
-        let arguments = self.arguments(index, coordinator);
+        let mut arguments = self.arguments(index, coordinator);
+        if plan.options.tls {
+            arguments.extend(self.identity(index)?);
+        }
         let variables = match plan.options.through {
             Through::Inside => Vec::new(),
             // As many threads for clients as the workload inside a server would have.
@@ -244,6 +248,30 @@ impl<'a> Federation<'a> {
             closed: false,
         });
         Ok(())
+    }
+
+    /// Makes the federation with its first server, and a token for each other one: what it joins
+    /// with.
+    fn identity(&self, index: usize) -> Result<Vec<OsString>, LabError> {
+        let servers = &self.plan.emulated.servers;
+        let first = self.plan.stores.join(&servers[0].name);
+        let mut command = Command::new(&self.plan.options.server_program);
+        command.arg("cluster").arg(if index == 0 { "init" } else { "token" }).arg("--dir").arg(first);
+        if index == 0 {
+            command.args(["--name", &servers[0].name]);
+        }
+        let failed = |what: String| LabError::Server {
+            server: servers[index].name.clone(),
+            policy: self.plan.policy.name().to_owned(),
+            what: "got no identity".to_owned(),
+            log: what,
+        };
+        let output = command.output().map_err(|error| failed(error.to_string()))?;
+        if !output.status.success() {
+            return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        let token = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        Ok(if index == 0 { Vec::new() } else { vec!["--token".into(), token.into()] })
     }
 
     /// The command line of a server.

@@ -33,6 +33,7 @@ use crate::host_memory::host_memory;
 use crate::http::HttpServer;
 use crate::http::health::Health;
 use crate::http::status::{ClientParts, ServerStatus, ServingParts};
+use crate::identity;
 use crate::memory_shares::suit_clients;
 use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, SamplerState};
 use crate::open_files::share_with_store;
@@ -149,15 +150,18 @@ impl Daemon {
         policy.stall_margin_tables = on_their_way.min(policy.stall_threshold_tables * 0.5);
         let subcompactions = options.policy.max_subcompactions(Cores(f64::from(options.cores)));
         let worker_slots = options.worker_slots();
+        let (identity, authority) = identity::open(&options)?;
         let federation = Federation::start(
             Options {
                 name: options.name.clone(),
                 listen: options.listen,
-                advertise: options.advertise.clone(),
+                announce: options.announce.clone(),
                 join: options.join.clone(),
                 worker_directory: options.directory.join("worker"),
                 policy,
                 network_bytes_per_s: options.network_bytes_per_s,
+                identity,
+                authority,
                 limits: Limits { worker_slots, ..Limits::default() },
                 steps: None,
             },

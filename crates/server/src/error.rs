@@ -18,6 +18,9 @@ pub enum Error {
     /// The federation could not be started.
     #[error("federation: {0}")]
     Federation(#[from] ecotone_cluster::Error),
+    /// Who this server is could not be read, or no federation lets it in.
+    #[error("identity: {0}")]
+    Identity(#[from] ecotone_identity::Error),
     /// Energy or cores could not be set up.
     #[error("power: {0}")]
     Power(#[from] ecotone_energy::EnergyError),

@@ -68,10 +68,13 @@ pub struct ServeOptions {
     /// Where the federation's services listen.
     pub listen: SocketAddr,
     /// Address under which other servers reach this one, if not the one it listens on.
-    pub advertise: Option<String>,
+    pub announce: Option<String>,
     /// The coordinator's address; `None`: this server coordinates.
     pub join: Option<String>,
-    /// This server's name in the federation; `None`: the address under which others reach it.
+    /// The token with which it joins, if it has no certificate yet.
+    pub token: Option<String>,
+    /// This server's name in the federation; `None`: that of its certificate, or the address under
+    /// which others reach it.
     pub name: Option<ServerId>,
     /// Where compactions run.
     pub policy: PolicyName,

@@ -3,6 +3,8 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use crate::security::explained;
+
 /// Result of an operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -31,6 +33,19 @@ pub enum Error {
         /// [`crate::PROTOCOL_VERSION`].
         ours: u32,
     },
+    /// The peer gives no certificate; it says why, and what to do.
+    #[error("{peer} refuses ({reason}): {what}")]
+    Refused {
+        /// Address of the peer.
+        peer: String,
+        /// A name of the reason.
+        reason: String,
+        /// For people.
+        what: String,
+    },
+    /// The identity of this server, or what it was given as one.
+    #[error(transparent)]
+    Identity(#[from] ecotone_identity::Error),
     /// A token that does not cover what was asked for.
     #[error("refused: {0}")]
     Unauthorised(String),
@@ -63,6 +78,8 @@ impl Error {
             Error::Address(_) => "configuration",
             Error::Unreachable { .. } => "unreachable",
             Error::Version { .. } => "version",
+            Error::Refused { .. } => "refused",
+            Error::Identity(_) => "identity",
             Error::Unauthorised(_) => "unauthorised",
             Error::Io { source, .. } if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
                 "disk-full"
@@ -70,4 +87,14 @@ impl Error {
             Error::Io { .. } => "io",
         }
     }
+}
+
+/// The innermost cause, which says what happened ("connection refused") where the outer ones say
+/// "transport error".
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.downcast_ref::<std::io::Error>().map_or_else(|| innermost.to_string(), explained)
 }

@@ -4,7 +4,8 @@
 //!
 //! - A token opens exactly the files it was issued for. They are opened when it is issued and
 //!   looked up by their plain names, so that no path from the wire ever reaches the file system.
-//! - A withdrawn token opens nothing.
+//! - A withdrawn token opens nothing. Where servers have identities, it opens what it opens to the
+//!   one server of its job only.
 //!
 //! An owner exports a job's inputs to its worker, a worker a job's outputs to their owner.
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use ecotone_io::objects::Object;
 use ecotone_io::remote_files::RangedRead;
+use ecotone_types::ServerId;
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
@@ -69,6 +71,8 @@ pub enum Role {
 pub struct Export {
     /// What the files are to their job.
     pub role: Role,
+    /// The server of the job that may read them.
+    peer: ServerId,
     files: RwLock<HashMap<String, Arc<Object>>>,
 }
 
@@ -99,24 +103,25 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Begins an export under `token`; it ends when the guard is dropped.
-    pub fn begin(self: &Arc<Self>, token: Token, role: Role) -> ExportGuard {
-        let export = Arc::new(Export { role, files: RwLock::default() });
+    /// Begins an export to `peer` under `token`; it ends when the guard is dropped.
+    pub fn begin(self: &Arc<Self>, token: Token, role: Role, peer: ServerId) -> ExportGuard {
+        let export = Arc::new(Export { role, peer, files: RwLock::default() });
         self.by_token.lock().insert(token, export.clone());
         ExportGuard { exports: self.clone(), token, export }
     }
 
-    /// What `token` opens.
+    /// What `token` opens to `caller`; `None`: to whoever shows it, where nobody says who it is.
     ///
     /// # Errors
-    /// [`Error::Unauthorised`] if it was never issued, or is withdrawn.
-    pub fn find(&self, token: &[u8]) -> Result<Arc<Export>> {
+    /// [`Error::Unauthorised`] if it was never issued, is withdrawn, or is another server's.
+    pub fn find(&self, token: &[u8], caller: Option<&ServerId>) -> Result<Arc<Export>> {
         let token = Token::from_wire(token)?;
         self.by_token
             .lock()
             .get(&token)
+            .filter(|export| caller.is_none_or(|caller| *caller == export.peer))
             .cloned()
-            .ok_or_else(|| Error::Unauthorised("the token is unknown or was withdrawn".into()))
+            .ok_or_else(|| Error::Unauthorised("the token is unknown, was withdrawn, or is another server's".into()))
     }
 }
 
@@ -152,22 +157,25 @@ mod tests {
         std::fs::write(directory.path().join("b"), b"beta").unwrap();
         let exports = Arc::new(Exports::default());
         let (first, second) = (Token::new().unwrap(), Token::new().unwrap());
-        let guard = exports.begin(first, Role::Inputs);
+        let [one, two] = ["one", "two"].map(|name| ServerId::new(name).unwrap());
+        let guard = exports.begin(first, Role::Inputs, one.clone());
         guard.add("a", &directory.path().join("a")).unwrap();
-        let other = exports.begin(second, Role::Outputs);
+        let other = exports.begin(second, Role::Outputs, two.clone());
         other.add("b", &directory.path().join("b")).unwrap();
 
-        let export = exports.find(&first.to_wire()).unwrap();
+        let export = exports.find(&first.to_wire(), Some(&one)).unwrap();
         assert_eq!(export.file("a").unwrap().len(), 5);
         for name in
             ["b", "../b", "./a", "/etc/passwd", "a/../b", "", "a\0", &directory.path().join("a").to_string_lossy()]
         {
             assert!(matches!(export.file(name), Err(Error::Unauthorised(_))), "{name:?}");
         }
+        assert!(exports.find(&first.to_wire(), None).is_ok());
+        assert!(matches!(exports.find(&first.to_wire(), Some(&two)), Err(Error::Unauthorised(_))));
         drop(guard);
-        assert!(matches!(exports.find(&first.to_wire()), Err(Error::Unauthorised(_))));
-        assert!(exports.find(&second.to_wire()).is_ok());
-        assert!(matches!(exports.find(b"short"), Err(Error::Unauthorised(_))));
+        assert!(matches!(exports.find(&first.to_wire(), None), Err(Error::Unauthorised(_))));
+        assert!(exports.find(&second.to_wire(), Some(&two)).is_ok());
+        assert!(matches!(exports.find(b"short", None), Err(Error::Unauthorised(_))));
     }
 
     #[test]

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use ecotone_types::ServerId;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
@@ -29,8 +30,11 @@ use crate::connections::Timeouts;
 use crate::error::{Error, Result};
 use crate::exports::Token;
 use crate::file_server::{MAGIC, MAX_RANGE_BYTES, STATUS_OK, STATUS_OTHER_VERSION, STATUS_REFUSED};
+use crate::file_stream::FileStream;
+use crate::peers::PeerConnection;
 use crate::protocol::PROTOCOL_VERSION;
 use crate::resolve::resolve;
+use crate::security::{Security, explained};
 use crate::traffic::Traffic;
 
 /// Buffers kept for reuse: as many as a compaction reads tables at a time.
@@ -48,7 +52,9 @@ struct Slot {
 }
 
 struct Connection {
-    stream: TcpStream,
+    stream: FileStream,
+    /// Listed among those of its peer for as long.
+    _listed: Option<Arc<PeerConnection>>,
     /// Asked for and not yet received, in order.
     expected: VecDeque<Arc<Mutex<Slot>>>,
     /// Why nothing more will come.
@@ -61,6 +67,8 @@ pub struct Peer<'a> {
     pub name: String,
     /// `host:port`.
     pub address: &'a str,
+    /// The server that must be there, where servers have identities.
+    pub server: &'a ServerId,
 }
 
 /// A connection to the server that exports a job's files.
@@ -79,15 +87,15 @@ impl FileClient {
     /// # Errors
     /// [`Error::Unreachable`]; [`Error::Version`] and [`Error::Unauthorised`] as the peer says.
     pub fn connect(
-        runtime: &Handle,
+        (runtime, security): (&Handle, &Security),
         peer: Peer<'_>,
         token: Token,
         timeouts: &Timeouts,
         traffic: Arc<Traffic>,
         bytes_received: Arc<AtomicU64>,
     ) -> Result<Arc<FileClient>> {
-        let (stream, greeting) = greet(runtime, peer.address, token, timeouts)
-            .map_err(|error| Error::unreachable(peer.name.as_str(), error))?;
+        let (stream, listed, greeting) = greet((runtime, security), &peer, token, timeouts)
+            .map_err(|error| Error::unreachable(peer.name.as_str(), explained(&error)))?;
         match greeting {
             Greeting::Welcome => {}
             Greeting::Refused => {
@@ -97,7 +105,7 @@ impl FileClient {
                 return Err(Error::Version { peer: peer.name, theirs, ours: PROTOCOL_VERSION });
             }
         }
-        let connection = Mutex::new(Connection { stream, expected: VecDeque::new(), broken: None });
+        let connection = Mutex::new(Connection { stream, _listed: listed, expected: VecDeque::new(), broken: None });
         Ok(Arc::new(FileClient {
             connection,
             buffers: Mutex::default(),
@@ -169,7 +177,7 @@ impl FileClient {
         }
     }
 
-    fn receive(&self, stream: &mut TcpStream, wanted: usize) -> io::Result<Vec<u8>> {
+    fn receive(&self, stream: &mut FileStream, wanted: usize) -> io::Result<Vec<u8>> {
         let mut head = [0; 5];
         let until = Instant::now() + self.range_timeout;
         read_all(stream, &mut head, until)?;
@@ -197,11 +205,28 @@ enum Greeting {
     OtherVersion(u32),
 }
 
-fn greet(runtime: &Handle, address: &str, token: Token, timeouts: &Timeouts) -> io::Result<(TcpStream, Greeting)> {
+/// A connection, where it is listed, and how it was answered.
+type Greeted = (FileStream, Option<Arc<PeerConnection>>, Greeting);
+
+fn greet(
+    (runtime, security): (&Handle, &Security),
+    peer: &Peer<'_>,
+    token: Token,
+    timeouts: &Timeouts,
+) -> io::Result<Greeted> {
     let until = Instant::now() + timeouts.connect;
-    let mut stream = connect_any(&resolve(runtime, address, timeouts.connect)?, until)?;
-    stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(timeouts.read))?;
+    let address = peer.address;
+    let socket = connect_any(&resolve(runtime, address, timeouts.connect)?, until)?;
+    socket.set_nodelay(true)?;
+    socket.set_write_timeout(Some(timeouts.read))?;
+    let (mut stream, listed) = match security.identity() {
+        Some(identity) => {
+            let until = Instant::now() + timeouts.read;
+            let (stream, listed) = security.connect_blocking(identity, socket, Some(peer.server.clone()), until)?;
+            (stream, Some(listed))
+        }
+        None => (FileStream::Plain(socket), None),
+    };
     let mut hello = Vec::with_capacity(40);
     hello.extend_from_slice(&MAGIC);
     hello.extend_from_slice(&PROTOCOL_VERSION.to_le_bytes());
@@ -223,7 +248,7 @@ fn greet(runtime: &Handle, address: &str, token: Token, timeouts: &Timeouts) -> 
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
     };
-    Ok((stream, greeting))
+    Ok((stream, listed, greeting))
 }
 
 /// Connects to the first of the addresses that answers: a name has several where its server listens
@@ -243,14 +268,14 @@ fn connect_any(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream
 
 /// Reads all of `buffer` before `until`: a peer that sends a byte now and then is as good as
 /// silent.
-fn read_all(stream: &mut TcpStream, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
+fn read_all(stream: &mut FileStream, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
     let late = || io::Error::new(io::ErrorKind::TimedOut, "the other side did not answer in time");
     while !buffer.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(late());
         }
-        stream.set_read_timeout(Some(left))?;
+        stream.set_read_timeout(left)?;
         match stream.read(buffer) {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side hung up")),
             Ok(read) => buffer = &mut buffer[read..],
@@ -288,10 +313,12 @@ mod tests {
                 // Until the client is gone.
                 let _ = stream.read_to_end(&mut Vec::new());
             });
-            let peer = Peer { name: "worker edge".into(), address: &address };
+            let server = ServerId::new("edge").unwrap();
+            let peer = Peer { name: "worker edge".into(), address: &address, server: &server };
             let timeouts = Timeouts { connect: READ_TIMEOUT, read: READ_TIMEOUT, silence: Duration::from_secs(3) };
             let token = Token::new().unwrap();
-            FileClient::connect(runtime.handle(), peer, token, &timeouts, Arc::default(), Arc::default()).map(use_it)
+            let through = (runtime.handle(), &*Security::plain_text());
+            FileClient::connect(through, peer, token, &timeouts, Arc::default(), Arc::default()).map(use_it)
         })
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Bulk bytes do not go through gRPC: framing and copying them there costs about as much CPU as
 //! compacting them. Instead a connection that begins with [`MAGIC`] instead of HTTP/2's preface is
-//! served by a blocking thread, which lets the kernel send straight from its page cache.
+//! served by a blocking thread. In plain text it lets the kernel send straight from its page cache;
+//! with TLS, whose handshake names the connection's purpose, it reads and encrypts.
 //!
 //! # Protocol
 //!
@@ -18,12 +19,15 @@
 //!
 //! # Bounds
 //!
-//! [`MAX_CONNECTIONS`] connections; a range of at most [`MAX_RANGE_BYTES`]; a peer that neither
+//! [`MAX_CONNECTIONS`] connections, and of one peer as its [`Quotas`](crate::peers::Quotas) say,
+//! by which its bytes are paced as well; a range of at most [`MAX_RANGE_BYTES`]; a peer that neither
 //! reads nor asks for [`IDLE_TIMEOUT`] is cut off. A withdrawn token ends its connection at the
 //! next request.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -33,6 +37,8 @@ use ecotone_types::{Duty, DutyObserver};
 use tracing::debug;
 
 use crate::exports::{Export, Exports, Role};
+use crate::file_stream::FileStream;
+use crate::peers::PeerConnection;
 use crate::protocol::PROTOCOL_VERSION;
 use crate::traffic::Traffic;
 
@@ -54,6 +60,10 @@ const MAX_CONNECTIONS: usize = 64;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait for the rest of a message that has begun.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest that one range is held back for its peer's quota: less than what its reader waits for.
+const MAX_PACE: Duration = Duration::from_secs(1);
+/// Bytes that are read and encrypted at a time: four of TLS's records.
+const ENCRYPTED_BYTES: usize = 64 << 10;
 /// How often a thread that waits for a request checks whether its token is still good.
 const TOKEN_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -82,7 +92,7 @@ impl FileServer {
     }
 
     /// Serves one connection on a thread of its own.
-    pub fn serve(self: &Arc<Self>, stream: TcpStream) {
+    pub(crate) fn serve(self: &Arc<Self>, stream: FileStream, caller: Option<Arc<PeerConnection>>) {
         if self.connections.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS {
             self.connections.fetch_sub(1, Ordering::AcqRel);
             debug!("too many connections for files; one is refused");
@@ -91,7 +101,7 @@ impl FileServer {
         let inside = self.clone();
         let spawned = std::thread::Builder::new().name("ecotone-files".into()).spawn(move || {
             let serving = Serving::begin(&inside);
-            if let Err(error) = inside.converse(stream) {
+            if let Err(error) = inside.converse(stream, caller.as_deref()) {
                 debug!(%error, "a connection for files ended");
             }
             drop(serving);
@@ -102,11 +112,10 @@ impl FileServer {
         }
     }
 
-    fn converse(&self, mut stream: TcpStream) -> io::Result<()> {
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TOKEN_CHECK_INTERVAL))?;
-        stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
+    fn converse(&self, mut stream: FileStream, caller: Option<&PeerConnection>) -> io::Result<()> {
+        stream.set_read_timeout(TOKEN_CHECK_INTERVAL)?;
+        stream.set_write_timeout(IDLE_TIMEOUT)?;
+        let find = |token: &[u8]| self.exports.find(token, caller.map(|caller| &caller.peer().name));
         let mut hello = [0; 8 + TOKEN_BYTES];
         read_rest(&mut stream, &mut hello)?;
         let version = u32::from_le_bytes([hello[4], hello[5], hello[6], hello[7]]);
@@ -115,40 +124,81 @@ impl FileServer {
             let [a, b, c, d] = PROTOCOL_VERSION.to_le_bytes();
             return stream.write_all(&[STATUS_OTHER_VERSION, a, b, c, d]);
         }
-        if self.exports.find(token).is_err() {
+        if find(token).is_err() {
             return stream.write_all(&[STATUS_REFUSED]);
         }
         stream.write_all(&[STATUS_OK])?;
         loop {
-            let request = next_request(&mut stream, || self.exports.find(token).is_ok())?;
+            let request = next_request(&mut stream, || find(token).is_ok())?;
             let Some((name, offset, length)) = request else { return Ok(()) };
-            let Ok(export) = self.exports.find(token) else { return Ok(()) };
+            let Ok(export) = find(token) else { return Ok(()) };
             (self.observer)(export.role);
-            self.send(&mut stream, &export, &name, offset, length)?;
+            let sent = self.send(&mut stream, &export, &name, offset, length)?;
+            if let Some(caller) = caller {
+                std::thread::sleep(caller.pace(sent as usize).min(MAX_PACE));
+            }
         }
     }
 
-    fn send(&self, stream: &mut TcpStream, export: &Export, name: &str, offset: u64, length: u32) -> io::Result<()> {
+    /// Answers a request. Returns how many bytes of the file were sent.
+    fn send(&self, stream: &mut FileStream, export: &Export, name: &str, offset: u64, length: u32) -> io::Result<u32> {
         let file = match export.file(name) {
             Ok(file) if length <= MAX_RANGE_BYTES => file,
-            _ => return stream.write_all(&answer(STATUS_REFUSED, 0)),
+            _ => return stream.write_all(&answer(STATUS_REFUSED, 0)).map(|()| 0),
         };
         let length = file.len().saturating_sub(offset).min(u64::from(length)) as u32;
         stream.write_all(&answer(STATUS_OK, length))?;
-        let mut position = offset;
         let end = offset.saturating_add(u64::from(length));
+        // The file is shorter than it was: the answer's length was a promise that cannot be kept.
+        let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, format!("{name} was cut"));
+        match stream.plain() {
+            Some(socket) => self.send_plain(socket, file.file(), (offset, end), cut)?,
+            None => self.send_encrypted(stream, file.file(), (offset, end), cut)?,
+        }
+        Ok(length)
+    }
+
+    fn send_plain(
+        &self,
+        socket: &TcpStream,
+        file: &File,
+        (mut position, end): (u64, u64),
+        cut: impl Fn() -> io::Error,
+    ) -> io::Result<()> {
         while position < end {
             let left = (end - position) as usize;
-            match rustix::fs::sendfile(&*stream, file.file(), Some(&mut position), left) {
-                // The file is shorter than it was: the answer's length was a promise that cannot be
-                // kept.
-                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{name} was cut"))),
+            match rustix::fs::sendfile(socket, file, Some(&mut position), left) {
+                Ok(0) => return Err(cut()),
                 Ok(sent) => self.traffic.add_sent(sent),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
+    }
+
+    fn send_encrypted(
+        &self,
+        stream: &mut FileStream,
+        file: &File,
+        (mut position, end): (u64, u64),
+        cut: impl Fn() -> io::Error,
+    ) -> io::Result<()> {
+        let mut buffer = vec![0; ENCRYPTED_BYTES.min((end - position) as usize)];
+        while position < end {
+            let wanted = buffer.len().min((end - position) as usize);
+            match file.read_at(&mut buffer[..wanted], position) {
+                Ok(0) => return Err(cut()),
+                Ok(read) => {
+                    stream.write_all(&buffer[..read])?;
+                    position += read as u64;
+                    self.traffic.add_sent(read);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        stream.flush()
     }
 }
 
@@ -171,7 +221,7 @@ impl Drop for Serving<'_> {
 }
 
 /// The next request; `None` when the peer hung up or its token was withdrawn.
-fn next_request(stream: &mut TcpStream, is_wanted: impl Fn() -> bool) -> io::Result<Option<(String, u64, u32)>> {
+fn next_request(stream: &mut FileStream, is_wanted: impl Fn() -> bool) -> io::Result<Option<(String, u64, u32)>> {
     let mut name_length = [0];
     let mut waited = Duration::ZERO;
     loop {
@@ -199,7 +249,7 @@ fn next_request(stream: &mut TcpStream, is_wanted: impl Fn() -> bool) -> io::Res
 
 /// The rest of a message that has begun. One lost packet delays it for longer than
 /// [`TOKEN_CHECK_INTERVAL`].
-fn read_rest(stream: &mut TcpStream, mut rest: &mut [u8]) -> io::Result<()> {
+fn read_rest(stream: &mut FileStream, mut rest: &mut [u8]) -> io::Result<()> {
     let until = Instant::now() + MESSAGE_TIMEOUT;
     while !rest.is_empty() {
         match stream.read(rest) {

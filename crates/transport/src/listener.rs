@@ -1,39 +1,61 @@
 //! Accepts connections of other servers: those for files go to threads of their own, those for
-//! calls to the services.
+//! calls to the services, those that ask for a certificate to the authority.
 //!
-//! The number of connections for calls is bounded: each holds a permit until it ends.
+//! With an identity each begins with a handshake of TLS, whose protocol name says what it is for;
+//! without, in plain text, by its first bytes. The number of connections for calls is bounded: each
+//! holds a permit until it ends, and so does a handshake.
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use ecotone_identity::tls::Protocol;
+use ecotone_identity::{HandshakeFailure, Identity};
+use rustls::StreamOwned;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
+use crate::enrollment::{self, Enrollment};
 use crate::file_server::{FileServer, MAGIC};
+use crate::file_stream::FileStream;
+use crate::peers::PeerConnection;
+use crate::security::{Accepted, Security};
+use crate::stream::Stream;
 
 /// How long to wait for the rest of a greeting that came in parts.
 const GREETING_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How long to wait after a connection could not be accepted.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
+/// Where connections lead, and what bounds them.
+#[derive(Clone)]
+pub struct Accepting {
+    /// Who may connect.
+    pub security: Arc<Security>,
+    /// Connections for files.
+    pub file_server: Arc<FileServer>,
+    /// Connections for calls.
+    pub for_calls: mpsc::Sender<io::Result<CountedStream>>,
+    /// Connections of servers that ask for a certificate.
+    pub enrollment: Arc<dyn Enrollment>,
+    /// Connections for calls at a time.
+    pub max_connections: usize,
+    /// Longest wait until a connection has said what it is for, or shaken hands.
+    pub greeting_timeout: Duration,
+}
+
 /// Accepts connections until the run time ends.
-pub async fn accept(
-    listener: TcpListener,
-    file_server: Arc<FileServer>,
-    for_calls: mpsc::Sender<io::Result<CountedStream>>,
-    max_connections: usize,
-    greeting_timeout: Duration,
-) {
-    let permits = Arc::new(Semaphore::new(max_connections));
+pub async fn accept(listener: TcpListener, accepting: Accepting) {
+    let permits = Arc::new(Semaphore::new(accepting.max_connections));
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Too many open files, mostly; it passes.
                 warn!(%error, "a connection could not be accepted");
@@ -45,42 +67,103 @@ pub async fn accept(
             debug!("too many connections; one is refused");
             continue;
         };
-        let (file_server, for_calls) = (file_server.clone(), for_calls.clone());
+        let accepting = accepting.clone();
         tokio::spawn(async move {
-            let mut first = [0; MAGIC.len()];
-            let greeting = async {
-                // Either side speaks first on a new connection, and both greetings are longer than
-                // this.
-                while stream.peek(&mut first).await? < first.len() {
-                    tokio::time::sleep(GREETING_POLL_INTERVAL).await;
+            match accepting.security.identity().cloned() {
+                Some(identity) => {
+                    if let Err(failure) = accepting.take_encrypted(&identity, (stream, from.ip()), permit).await {
+                        debug!(%from, reason = failure.name(), "a connection is refused");
+                    }
                 }
-                stream.set_nodelay(true)
-            };
-            match tokio::time::timeout(greeting_timeout, greeting).await {
-                Ok(Ok(())) if first == MAGIC => match stream.into_std() {
-                    Ok(stream) => file_server.serve(stream),
-                    Err(error) => debug!(%error, "a connection for files was lost"),
-                },
-                Ok(Ok(())) => {
-                    let _ = for_calls.send(Ok(CountedStream { stream, _permit: permit })).await;
-                }
-                Ok(Err(_)) | Err(_) => debug!("a connection ended before it said anything"),
+                None => accepting.take_plain(stream, permit).await,
             }
         });
     }
 }
 
+impl Accepting {
+    async fn take_encrypted(
+        &self,
+        identity: &Arc<Identity>,
+        (stream, from): (TcpStream, IpAddr),
+        permit: OwnedSemaphorePermit,
+    ) -> Result<(), HandshakeFailure> {
+        let Accepted { protocol, stream, connection } =
+            self.security.accept(identity, (stream, from), self.greeting_timeout).await?;
+        match (protocol, connection) {
+            (Protocol::Calls, Some(connection)) => {
+                let stream = Stream::Tls(Box::new((*stream).into()));
+                let counted = CountedStream { stream, caller: Caller(Some(connection)), _permit: permit };
+                let _ = self.for_calls.send(Ok(counted)).await;
+            }
+            (Protocol::Files, Some(connection)) => {
+                let (socket, session) = stream.into_inner();
+                let socket = socket.into_std().map_err(|_| HandshakeFailure::Closed)?;
+                socket.set_nonblocking(false).map_err(|_| HandshakeFailure::Closed)?;
+                let stream = FileStream::Accepted(Box::new(StreamOwned::new(session, socket)));
+                self.file_server.serve(stream, Some(connection));
+            }
+            (Protocol::Enroll, connection) => {
+                let peer = connection.as_ref().map(|connection| connection.peer().clone());
+                let served = enrollment::serve(stream, self.enrollment.clone(), peer);
+                match tokio::time::timeout(self.greeting_timeout, served).await {
+                    Ok(Ok(true)) => {}
+                    Ok(Ok(false)) => self.security.count(HandshakeFailure::NotEnrolled),
+                    Ok(Err(_)) | Err(_) => debug!("a connection that asked for a certificate ended early"),
+                }
+            }
+            // Nobody gets so far without a certificate.
+            (Protocol::Calls | Protocol::Files, None) => return Err(HandshakeFailure::NoCertificate),
+        }
+        Ok(())
+    }
+
+    async fn take_plain(&self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+        let mut first = [0; MAGIC.len()];
+        let greeting = async {
+            // Either side speaks first on a new connection, and both greetings are longer than
+            // this.
+            while stream.peek(&mut first).await? < first.len() {
+                tokio::time::sleep(GREETING_POLL_INTERVAL).await;
+            }
+            stream.set_nodelay(true)
+        };
+        match tokio::time::timeout(self.greeting_timeout, greeting).await {
+            Ok(Ok(())) if first == MAGIC => {
+                let blocking = stream.into_std().and_then(|stream| {
+                    stream.set_nonblocking(false)?;
+                    Ok(stream)
+                });
+                match blocking {
+                    Ok(stream) => self.file_server.serve(FileStream::Plain(stream), None),
+                    Err(error) => debug!(%error, "a connection for files was lost"),
+                }
+            }
+            Ok(Ok(())) => {
+                let counted = CountedStream { stream: Stream::Plain(stream), caller: Caller(None), _permit: permit };
+                let _ = self.for_calls.send(Ok(counted)).await;
+            }
+            Ok(Err(_)) | Err(_) => debug!("a connection ended before it said anything"),
+        }
+    }
+}
+
+/// Who makes a call: an extension of each request. `None` in plain text, where nobody says.
+#[derive(Clone)]
+pub struct Caller(pub Option<Arc<PeerConnection>>);
+
 /// A connection for calls, and its permit.
 pub struct CountedStream {
-    stream: TcpStream,
+    stream: Stream,
+    caller: Caller,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Connected for CountedStream {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Caller;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
     }
 }
 

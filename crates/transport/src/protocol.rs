@@ -9,7 +9,7 @@ use tonic::codegen::http::{Response, Uri};
 use tonic::service::Routes;
 use tonic::{Code, Status};
 
-use crate::error::Error;
+use crate::error::{Error, root_cause};
 
 /// Version of `proto/federation.proto`. Raised, there in the package's name, too, when a peer of
 /// the former version could misunderstand a message; peers of another version are refused in the
@@ -92,7 +92,11 @@ pub fn failed_call(peer: impl Into<String>, status: &Status) -> Error {
         (Code::FailedPrecondition, Some(theirs)) => {
             Error::Version { peer: peer.into(), theirs, ours: PROTOCOL_VERSION }
         }
-        _ => Error::unreachable(peer, status.message()),
+        // Where the call never arrived, the cause says why.
+        _ => match std::error::Error::source(status) {
+            Some(cause) => Error::unreachable(peer, root_cause(cause)),
+            None => Error::unreachable(peer, status.message()),
+        },
     }
 }
 

@@ -152,11 +152,13 @@ pub fn options(name: &str, worker_directory: &Path) -> Options {
     Options {
         name: Some(ServerId::new(name).unwrap()),
         listen: "127.0.0.1:0".parse().unwrap(),
-        advertise: None,
+        announce: None,
         join: None,
         worker_directory: worker_directory.to_owned(),
         policy: policy(),
         network_bytes_per_s: 1e9,
+        identity: None,
+        authority: None,
         limits: limits(),
         steps: None,
     }

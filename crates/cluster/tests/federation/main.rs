@@ -9,6 +9,7 @@ mod faults;
 mod garbage_collection;
 mod happy;
 mod hostile_worker;
+mod identity;
 mod kills;
 mod names;
 mod reports;

@@ -4,6 +4,7 @@
 
 mod backup;
 mod bench_server;
+mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod compact;

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use ecotone_server::record::{Final, Record};
 
 /// A server, killed should the test fail.
-struct Server {
+pub(super) struct Server {
     child: Child,
     output: BufReader<ChildStdout>,
 }
@@ -21,7 +21,7 @@ impl Server {
         Server::with(directory, name, &arguments)
     }
 
-    fn with(directory: &Path, name: &str, arguments: &[&str]) -> Server {
+    pub(super) fn with(directory: &Path, name: &str, arguments: &[&str]) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
         command.arg("serve").arg("--dir").arg(directory.join(name)).args(["--listen", "127.0.0.1:0", "--name", name]);
         command.args(["--clients", "off", "--records", "-"]).args(arguments);
@@ -37,7 +37,7 @@ impl Server {
         (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")))
     }
 
-    fn address(&mut self) -> String {
+    pub(super) fn address(&mut self) -> String {
         match self.record() {
             Some(Record::Ready(ready)) => ready.listen,
             other => panic!("not ready but {other:?}"),
@@ -58,7 +58,7 @@ impl Server {
     }
 
     /// Ends it as a supervisor does.
-    fn terminate(mut self) {
+    pub(super) fn terminate(mut self) {
         let said = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(said.success());
         while self.record().is_some() {}

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use ecotone_energy::MAX_WATTS;
 use ecotone_engine::MAX_VALUE_BYTES;
+use ecotone_identity::JoinToken;
 use ecotone_policy::policy::PolicyName;
 use ecotone_resp::cluster_view::Endpoint;
 use ecotone_resp::serve::Listen;
@@ -402,10 +403,11 @@ fn federation() -> Vec<Key> {
             Kind::Address,
             "127.0.0.1:7411",
             "",
-            "Where other servers are listened for; port 0 takes any free one.",
+            "Where other servers are listened for; port 0 takes any free one. Beyond loopback only with an identity: `ecotone cluster init`, or \
+             `token`.",
         ),
         key(
-            "federation.advertise",
+            "federation.announce",
             host_and_port(),
             "",
             "",
@@ -417,6 +419,13 @@ fn federation() -> Vec<Key> {
             "",
             "",
             "Address of the coordinator to join; none: this server coordinates.",
+        ),
+        key(
+            "federation.token",
+            text("a join token, as `ecotone cluster token` prints it", |text| text.parse::<JoinToken>().is_ok()),
+            "",
+            "",
+            "Token with which it joins the federation of `join` when it has no certificate yet; later it is not looked at.",
         ),
         key(
             "federation.policy",

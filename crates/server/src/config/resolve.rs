@@ -16,6 +16,7 @@ use super::{Config, OFF, ON, keys};
 use crate::backup::{BackupOptions, LocalTarget};
 use crate::error::{Error, Result};
 use crate::host_memory::host_memory;
+use crate::identity::IDENTITY_FOLDER;
 use crate::options::{HttpOptions, ServeOptions};
 use crate::store_options::store_options;
 
@@ -59,18 +60,19 @@ impl Config {
         let store = self.store()?;
         let listen: SocketAddr = self.parsed("federation.listen")?;
         let given = |path: &str| Some(self.text(path)).filter(|text| !text.is_empty()).map(str::to_owned);
-        let advertise = given("federation.advertise");
-        if listen.ip().is_unspecified() && advertise.is_none() {
-            let why = "it listens on every interface; say with federation.advertise under which address other servers reach it";
+        let announce = given("federation.announce");
+        if listen.ip().is_unspecified() && announce.is_none() {
+            let why = "it listens on every interface; say with federation.announce under which address other servers reach it";
             return Err(self.refuse("federation.listen", why));
         }
-        // Where neither is said it is named by the port that it will listen on.
-        let name = given("server.name").or_else(|| advertise.clone()).map(ServerId::new).transpose();
+        // Where it is not said it is named by its certificate, or by where others reach it.
+        let name = given("server.name").map(ServerId::new).transpose();
         let options = ServeOptions {
             directory: PathBuf::from(self.text("server.dir")),
             listen,
-            advertise,
+            announce,
             join: given("federation.join"),
+            token: given("federation.token"),
             name: name.map_err(|error| self.refuse("server.name", &error.to_string()))?,
             policy: self.parsed("federation.policy")?,
             cores: self.cores()?,
@@ -106,7 +108,8 @@ impl Config {
         let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
         let Some(backups) = self.path("backup.dir").map(absolute) else { return Ok(()) };
         let own = absolute(PathBuf::from(self.text("server.dir")));
-        let is_own = backups == own || ["store", "worker"].iter().any(|within| backups.starts_with(own.join(within)));
+        let is_own = backups == own
+            || ["store", "worker", IDENTITY_FOLDER].iter().any(|within| backups.starts_with(own.join(within)));
         if is_own {
             let why = "the server has that folder for itself; name another, on another disk if it can be";
             return Err(self.refuse("backup.dir", why));

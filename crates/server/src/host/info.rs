@@ -211,6 +211,9 @@ pub(super) fn federation(around: &Around) -> Lines {
         network_bytes_sent,
         network_bytes_received,
         running_worker_jobs,
+        handshakes,
+        failed_handshakes,
+        certificate_expiry_s,
     } = around.federation.statistics();
     let models = around.federation.models();
     let role = if around.join.is_some() { "member" } else { "coordinator" };
@@ -220,6 +223,8 @@ pub(super) fn federation(around: &Around) -> Lines {
         line("federation_address", around.federation.address()),
     ];
     lines.extend(around.join.as_ref().map(|address| line("federation_coordinator", address)));
+    // In plain text there is none.
+    lines.extend(certificate_expiry_s.map(|end| line("federation_certificate_expiry_seconds", end)));
     lines.extend([
         line("policy", around.policy),
         line("worker_slots", around.worker_slots),
@@ -236,6 +241,8 @@ pub(super) fn federation(around: &Around) -> Lines {
     lines.extend([
         line("network_sent_bytes_total", network_bytes_sent),
         line("network_received_bytes_total", network_bytes_received),
+        line("handshakes_total", handshakes),
+        line("handshakes_failed_total", failed_handshakes.values().sum::<u64>()),
         line("ignored_messages_total", models.ignored_messages_total),
         line(
             "input_rate_model",

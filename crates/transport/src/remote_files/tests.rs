@@ -5,12 +5,14 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use ecotone_types::ServerId;
 use proptest::prelude::*;
 
 use super::*;
 use crate::connections::Timeouts;
 use crate::exports::Token;
 use crate::file_client::Peer;
+use crate::security::Security;
 
 const CHUNK_BYTES: usize = 4096;
 
@@ -43,9 +45,11 @@ fn connect(address: &str) -> Arc<FileClient> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let timeouts =
         Timeouts { connect: Duration::from_secs(1), read: Duration::from_secs(3), silence: Duration::from_secs(3) };
-    let peer = Peer { name: "owner".into(), address };
+    let server = ServerId::new("owner").unwrap();
+    let peer = Peer { name: "owner".into(), address, server: &server };
     let token = Token::new().unwrap();
-    FileClient::connect(runtime.handle(), peer, token, &timeouts, Arc::default(), Arc::default()).unwrap()
+    let through = (runtime.handle(), &*Security::plain_text());
+    FileClient::connect(through, peer, token, &timeouts, Arc::default(), Arc::default()).unwrap()
 }
 
 /// Does `reads` with the remote file of `bytes` bytes, and gives how often each byte crossed the

@@ -74,6 +74,22 @@ pub(super) fn write(page: &mut Page, sample: Option<&ServerSample>, parts: Optio
         "Bytes of files received from other servers.",
         done.map(|of| of.network_bytes_received),
     );
+    page.counter(
+        "ecotone_federation_handshakes_total",
+        "TLS handshakes with other servers that led to a connection, either way.",
+        done.map(|of| of.handshakes),
+    );
+    page.counters(
+        "ecotone_federation_handshakes_failed_total",
+        "TLS handshakes with other servers that failed, by reason; none where servers speak plain text.",
+        ["reason"],
+        done.map(|of| by_reason(&of.failed_handshakes, [])).unwrap_or_default(),
+    );
+    page.gauge(
+        "ecotone_federation_certificate_expiry_seconds",
+        "When this server's certificate ends, in seconds since 1970; it is renewed 12 hours before. None in plain text.",
+        done.and_then(|of| of.certificate_expiry_s),
+    );
     models(page, sample);
 }
 

@@ -1,0 +1,46 @@
+//! Who a server is: the federation's authority, servers' certificates, join tokens, and the rules
+//! by which one server accepts another.
+//!
+//! What must never be in it: sockets, gRPC, roles (coordinator, owner, worker), settings.
+//!
+//! # What holds whatever fails
+//!
+//! - A server is accepted only with a certificate that the authority of this federation has signed,
+//!   that is valid now, and whose server was not removed. The private key of a server never leaves
+//!   its folder; that of the authority never leaves the authority's.
+//! - A token is good for one key: its spending is durable before a certificate exists. Who asks
+//!   again with the same token and the same key, because the answer was lost, gets the same place.
+//! - What is decided by time is decided by functions of a time that is passed in.
+//!
+//! # Failure modes
+//!
+//! A file that cannot be read, parsed or written is an error that names it; nothing is replaced
+//! but whole and synced. A clock that is wrong by more than the margins makes certificates expired
+//! or not yet valid, and the refusals say so.
+//!
+//! # Threads
+//!
+//! All types may be shared. Authority and ledger block on the device; [`Identity`] blocks only
+//! where it stores a new certificate.
+
+pub mod authority;
+mod certificates;
+pub mod clock;
+pub mod error;
+pub mod failure;
+mod files;
+pub mod identity;
+pub mod join;
+pub mod ledger;
+pub mod names;
+pub mod renewal;
+pub mod tls;
+pub mod token;
+
+pub use authority::{Authority, Issued};
+pub use clock::{Clock, SystemClock, Timestamp};
+pub use error::{Error, Result};
+pub use failure::HandshakeFailure;
+pub use identity::Identity;
+pub use names::{FederationId, MemberId, Peer};
+pub use token::JoinToken;

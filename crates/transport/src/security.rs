@@ -1,0 +1,290 @@
+//! Who may connect: handshakes of both sides, counted, and the open connections that they led to.
+//!
+//! A server with an identity speaks mutual TLS 1.3 and nothing else, in both directions. One
+//! without speaks plain text, which `ecotone-cluster` allows on loopback only.
+//!
+//! # Bounds
+//!
+//! [`MAX_HANDSHAKES`] incoming handshakes at a time, [`MAX_HANDSHAKES_OF_ADDRESS`] from one address,
+//! each within the listener's timeout; beyond that a connection is closed at once. Connections of one peer: [`crate::peers::Quotas`].
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::net::{IpAddr, TcpStream as BlockingStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ecotone_identity::failure::explain;
+use ecotone_identity::tls::{self, Protocol};
+use ecotone_identity::{HandshakeFailure, Identity, Timestamp};
+use ecotone_types::ServerId;
+use parking_lot::Mutex;
+use rustls::server::Acceptor;
+use rustls::{ClientConnection, StreamOwned};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_rustls::{LazyConfigAcceptor, TlsConnector, TlsStream};
+
+use crate::file_stream::FileStream;
+use crate::peers::{PeerConnection, Peers, Quotas};
+
+/// Incoming handshakes at a time. One takes about a millisecond of a slow core.
+pub const MAX_HANDSHAKES: usize = 128;
+/// Incoming handshakes at a time from one address: whoever begins them and does not go on must not
+/// keep all others out.
+pub const MAX_HANDSHAKES_OF_ADDRESS: usize = 32;
+
+/// Handshakes since the start, incoming and outgoing.
+#[derive(Debug, Default)]
+pub struct Handshakes {
+    completed: AtomicU64,
+    failed: [AtomicU64; HandshakeFailure::ALL.len()],
+}
+
+impl Handshakes {
+    fn count(&self, failure: HandshakeFailure) {
+        if let Some(at) = HandshakeFailure::ALL.iter().position(|one| *one == failure) {
+            self.failed[at].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Those that led to a connection.
+    pub fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Relaxed)
+    }
+
+    /// Those that failed, by reason.
+    pub fn failed(&self) -> impl Iterator<Item = (HandshakeFailure, u64)> {
+        HandshakeFailure::ALL.into_iter().zip(self.failed.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+}
+
+/// How this server takes and makes connections.
+pub struct Security {
+    identity: Option<Arc<Identity>>,
+    peers: Arc<Peers>,
+    handshakes: Handshakes,
+    permits: Semaphore,
+    /// Incoming handshakes that are under way, by address.
+    by_address: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// A handshake under way. Its place is free again when it is dropped.
+struct UnderWay<'a> {
+    security: &'a Security,
+    from: IpAddr,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl<'a> UnderWay<'a> {
+    fn begin(security: &'a Security, from: IpAddr) -> Result<UnderWay<'a>, HandshakeFailure> {
+        let permit = security.permits.try_acquire().map_err(|_| HandshakeFailure::TooMany)?;
+        let mut by_address = security.by_address.lock();
+        let there = by_address.entry(from).or_default();
+        if *there >= MAX_HANDSHAKES_OF_ADDRESS {
+            return Err(HandshakeFailure::TooMany);
+        }
+        *there += 1;
+        Ok(UnderWay { security, from, _permit: permit })
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut by_address = self.security.by_address.lock();
+        if let Entry::Occupied(mut there) = by_address.entry(self.from) {
+            *there.get_mut() -= 1;
+            if *there.get() == 0 {
+                there.remove();
+            }
+        }
+    }
+}
+
+/// A connection that was taken.
+pub(crate) struct Accepted {
+    pub(crate) protocol: Protocol,
+    pub(crate) stream: Box<tokio_rustls::server::TlsStream<TcpStream>>,
+    /// `None` of one that is about to join.
+    pub(crate) connection: Option<Arc<PeerConnection>>,
+}
+
+impl Security {
+    /// Of a server with an identity, or of one that speaks plain text.
+    pub fn new(identity: Option<Arc<Identity>>, quotas: Quotas) -> Arc<Security> {
+        let permits = Semaphore::new(MAX_HANDSHAKES);
+        let (peers, handshakes, by_address) = (Peers::new(quotas), Handshakes::default(), Mutex::default());
+        Arc::new(Security { identity, peers, handshakes, permits, by_address })
+    }
+
+    /// Plain text.
+    pub fn plain_text() -> Arc<Security> {
+        Security::new(None, Quotas::with_rate(f64::INFINITY))
+    }
+
+    /// This server's identity, if it has one.
+    pub fn identity(&self) -> Option<&Arc<Identity>> {
+        self.identity.as_ref()
+    }
+
+    /// Handshakes since the start.
+    pub fn handshakes(&self) -> &Handshakes {
+        &self.handshakes
+    }
+
+    /// Open connections with identified peers.
+    pub fn peers(&self) -> &Arc<Peers> {
+        &self.peers
+    }
+
+    /// Cuts the connections of peers that were removed or whose certificates have ended.
+    pub fn cut_unwelcome(&self, now: Timestamp) -> usize {
+        self.identity.as_ref().map_or(0, |identity| self.peers.cut(|peer| identity.may_stay(peer, now)))
+    }
+
+    /// Counts a connection that is refused after its handshake.
+    pub(crate) fn count(&self, failure: HandshakeFailure) {
+        self.handshakes.count(failure);
+    }
+
+    /// Takes a connection. Failures are counted here.
+    pub(crate) async fn accept(
+        &self,
+        identity: &Arc<Identity>,
+        (stream, from): (TcpStream, IpAddr),
+        longest: Duration,
+    ) -> Result<Accepted, HandshakeFailure> {
+        let handshake = async {
+            let _under_way = UnderWay::begin(self, from)?;
+            tokio::time::timeout(longest, self.shake_hands(identity, stream))
+                .await
+                .unwrap_or(Err(HandshakeFailure::TimedOut))
+        };
+        let outcome = handshake.await;
+        match &outcome {
+            Ok(_) => drop(self.handshakes.completed.fetch_add(1, Ordering::Relaxed)),
+            Err(failure) => self.handshakes.count(*failure),
+        }
+        outcome
+    }
+
+    async fn shake_hands(&self, identity: &Arc<Identity>, stream: TcpStream) -> Result<Accepted, HandshakeFailure> {
+        let failed = |error: io::Error| HandshakeFailure::of_io(&error);
+        stream.set_nodelay(true).map_err(failed)?;
+        let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(failed)?;
+        let protocol = begun.client_hello().alpn().and_then(Protocol::named);
+        let protocol = protocol.ok_or(HandshakeFailure::UnknownProtocol)?;
+        let config = tls::server_config(identity, protocol).map_err(|error| HandshakeFailure::of(&error))?;
+        let stream = begun.into_stream(config).await.map_err(failed)?;
+        let (socket, session) = stream.get_ref();
+        let connection = match (session.peer_certificates(), protocol) {
+            (None, Protocol::Enroll) => None,
+            (certificates, _) => {
+                let peer = tls::shown_by(certificates).map_err(|error| HandshakeFailure::of(&error))?;
+                let connection = self.peers.list(&peer, protocol, true, socket)?;
+                // It may have been removed after it was checked and before it was listed.
+                if identity.removed().contains(&peer.member) {
+                    return Err(HandshakeFailure::Removed);
+                }
+                Some(connection)
+            }
+        };
+        Ok(Accepted { protocol, stream: Box::new(stream), connection })
+    }
+
+    /// Connects to `address`, to the server called `expected` or to any of the federation.
+    ///
+    /// # Errors
+    /// The system's; those of the handshake, explained, and counted.
+    pub(crate) async fn connect(
+        &self,
+        identity: &Arc<Identity>,
+        address: &str,
+        protocol: Protocol,
+        expected: Option<ServerId>,
+    ) -> io::Result<(Box<TlsStream<TcpStream>>, Arc<PeerConnection>)> {
+        let socket = TcpStream::connect(address).await?;
+        socket.set_nodelay(true)?;
+        let config = tls::client_config(identity, protocol, expected).map_err(io::Error::other)?;
+        let connected = TlsConnector::from(config).connect(tls::server_name(identity), socket).await;
+        let stream = connected.map_err(|error| self.failed(&error))?;
+        let (socket, session) = stream.get_ref();
+        let connection = self.connected(session.peer_certificates(), protocol, socket)?;
+        Ok((Box::new(stream.into()), connection))
+    }
+
+    /// The same on a socket that is connected, by a thread that may block until `until`.
+    pub(crate) fn connect_blocking(
+        &self,
+        identity: &Arc<Identity>,
+        mut socket: BlockingStream,
+        expected: Option<ServerId>,
+        until: Instant,
+    ) -> io::Result<(FileStream, Arc<PeerConnection>)> {
+        let config = tls::client_config(identity, Protocol::Files, expected).map_err(io::Error::other)?;
+        let mut session = ClientConnection::new(config, tls::server_name(identity)).map_err(io::Error::other)?;
+        complete(&mut session, &mut socket, until).map_err(|error| self.failed(&error))?;
+        let connection = self.connected(session.peer_certificates(), Protocol::Files, &socket)?;
+        Ok((FileStream::Connected(Box::new(StreamOwned::new(session, socket))), connection))
+    }
+
+    fn connected(
+        &self,
+        certificates: Option<&[rustls::pki_types::CertificateDer<'_>]>,
+        protocol: Protocol,
+        socket: &impl std::os::fd::AsFd,
+    ) -> io::Result<Arc<PeerConnection>> {
+        let peer = tls::shown_by(certificates).map_err(io::Error::other)?;
+        let listed = self.peers.list(&peer, protocol, false, socket);
+        let connection = listed.map_err(|failure| io::Error::other(failure.name()))?;
+        self.handshakes.completed.fetch_add(1, Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    fn failed(&self, error: &io::Error) -> io::Error {
+        self.handshakes.count(HandshakeFailure::of_io(error));
+        io::Error::new(error.kind(), explained(error))
+    }
+}
+
+/// What an error of a connection means, and what to do about it.
+pub(crate) fn explained(error: &io::Error) -> String {
+    let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    of_tls.map_or_else(|| error.to_string(), explain)
+}
+
+/// Shakes hands within what is left of the time: a peer that sends a byte now and then is as good
+/// as silent.
+fn complete(session: &mut ClientConnection, socket: &mut BlockingStream, until: Instant) -> io::Result<()> {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "no handshake in time");
+    while session.is_handshaking() || session.wants_write() {
+        while session.wants_write() {
+            session.write_tls(socket)?;
+        }
+        if !session.is_handshaking() {
+            break;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(late());
+        }
+        socket.set_read_timeout(Some(left))?;
+        match session.read_tls(socket) {
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side hung up")),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                return Err(late());
+            }
+            Err(error) => return Err(error),
+        }
+        if let Err(error) = session.process_new_packets() {
+            // The other side is to know why.
+            let _ = session.write_tls(socket);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+        }
+    }
+    Ok(())
+}
