@@ -21,7 +21,7 @@ use ecotone_engine::{Result, Store};
 use ecotone_rocks::properties::{EntryKind, TableCollector};
 use ecotone_rocks::verify::{ExpectedTable, VerifyError, verify_and_recount_table};
 use ecotone_valuelog::ValueLog;
-use ecotone_valuelog::pointer::{RecordPointer, SegmentMap, SegmentNumber};
+use ecotone_valuelog::pointer::{RecordPointer, SegmentMap, SegmentNumber, SegmentSet};
 use ecotone_valuelog::segment::file_name;
 use ecotone_valuelog::segment_header::SEGMENT_HEADER_BYTES;
 use parking_lot::Mutex;
@@ -44,6 +44,8 @@ pub(crate) struct CountedReferences {
 #[derive(Default)]
 struct SegmentReferences {
     bytes: u64,
+    /// Whether values among them are compressed.
+    are_compressed: bool,
     /// The first tables that reference it, and how many others do.
     tables: Vec<String>,
     other_tables: usize,
@@ -70,6 +72,11 @@ impl CountedReferences {
         self.segments.contains_key(&segment)
     }
 
+    /// Whether a table references a compressed value of the segment.
+    pub(crate) fn has_compressed(&self, segment: SegmentNumber) -> bool {
+        self.segments.get(&segment).is_some_and(|segment| segment.are_compressed)
+    }
+
     /// Checks the table at `path` as [`ecotone_rocks::verify::verify_table`] does, and its
     /// references, in one reading.
     pub(crate) fn check_table(
@@ -85,7 +92,10 @@ impl CountedReferences {
         let verified = verify_and_recount_table(path, expected, Box::new(collector), &[]);
         let stated = self.stated.get(&number).and_then(Option::as_deref);
         let referenced = match counted.lock().take() {
-            Some(OfTable { bytes, dangling }) => {
+            Some(OfTable { bytes, compressed, dangling }) => {
+                for segment in compressed {
+                    self.segments.entry(segment).or_default().are_compressed = true;
+                }
                 let bytes: BTreeMap<_, _> = bytes.into_iter().collect();
                 if let Some((kind, detail)) = compare(stated, number < self.plain_tables_below, &bytes) {
                     report.found(kind, path.display(), detail);
@@ -117,7 +127,7 @@ impl CountedReferences {
     /// All tables are checked: whether the segments are there, and long enough for what is
     /// referenced.
     pub(crate) fn check_segments(&self, log: &ValueLog, report: &mut VerifyReport) {
-        for (number, SegmentReferences { bytes, tables, other_tables }) in &self.segments {
+        for (number, SegmentReferences { bytes, tables, other_tables, .. }) in &self.segments {
             let tables = listed(tables.join(", "), *other_tables);
             let detail = match self.lengths.get(number) {
                 None => format!("it is missing; {bytes} bytes of it are named by {tables}"),
@@ -175,6 +185,8 @@ fn listed(shown: String, others: usize) -> String {
 #[derive(Default)]
 struct OfTable {
     bytes: SegmentMap<u64>,
+    /// Segments whose compressed values it references.
+    compressed: SegmentSet,
     /// By segments that are there, and too short.
     dangling: BTreeMap<SegmentNumber, Dangling>,
 }
@@ -200,6 +212,9 @@ impl TableCollector for Collector {
             return;
         };
         *self.of_table.bytes.entry(pointer.segment).or_default() += pointer.record_bytes(key.len()) as u64;
+        if pointer.saved_bytes() > 0 {
+            self.of_table.compressed.insert(pointer.segment);
+        }
         // A segment that is missing is one finding for all tables.
         let Some(length) = self.lengths.get(&pointer.segment) else { return };
         if (pointer.offset as usize) < SEGMENT_HEADER_BYTES || pointer.end(key.len()) > *length {

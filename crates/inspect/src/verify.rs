@@ -137,7 +137,7 @@ impl Check<'_> {
             for (done, segment) in segments.iter().enumerate() {
                 check_access(segment.path())?;
                 let progress = Checking::Segment { done, of: segments.len() };
-                self.segment(log, segment, references.has(segment.number()), progress);
+                self.segment(log, segment, &references, progress);
                 // There may be more of them than this process may have open.
                 segment.close();
             }
@@ -199,7 +199,7 @@ impl Check<'_> {
 
     /// Walks over all records, and ends at one that is damaged: where the next begins is unknown
     /// then. Of a segment without references a loss of power may have taken the header as well.
-    fn segment(&mut self, log: &ValueLog, segment: &Arc<Segment>, is_referenced: bool, progress: Checking) {
+    fn segment(&mut self, log: &ValueLog, segment: &Arc<Segment>, references: &CountedReferences, progress: Checking) {
         let end = segment.bytes();
         self.report.segments += 1;
         self.report.segment_bytes += end;
@@ -214,7 +214,9 @@ impl Check<'_> {
                     let place = format!("{} at offset {offset}", segment.path().display());
                     return self.report.damaged(place, error);
                 }
-                Err(ecotone_valuelog::Error::Corrupt { location: Some(place), detail }) if !is_referenced => {
+                Err(ecotone_valuelog::Error::Corrupt { location: Some(place), detail })
+                    if !references.has(segment.number()) =>
+                {
                     return self.report.torn_end(place, detail);
                 }
                 Err(error) => return self.report.damaged(segment.path().display(), error),
@@ -248,15 +250,15 @@ impl Check<'_> {
                 // Space that was reserved by a process that was killed, or is at work.
                 Some(_) if segment.is_zero_from(offset).unwrap_or(false) => return,
                 Some(error) if chunk.len() > CHUNK_BYTES => return self.report.damaged(place(), error),
-                // A loss of power takes no dictionary of values that a table references.
+                // A loss of power takes no dictionary of values that a table references, and needs it.
                 Some(error)
-                    if is_referenced
+                    if references.has_compressed(segment.number())
                         && offset == SEGMENT_HEADER_BYTES as u64
                         && format.dictionary().is_some()
                         && log.dictionary_in(segment).is_ok() =>
                 {
                     let detail = format!(
-                        "the dictionary of its values is damaged: {error}; that of another segment stands in for it, as long as that is there"
+                        "the dictionary of its values is damaged: {error}; that of another segment stands in for it"
                     );
                     return self.report.damaged(place(), detail);
                 }

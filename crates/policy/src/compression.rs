@@ -11,10 +11,10 @@
 //! time for each byte before compression. The one for which both together are least is used, and
 //! none is one of them. Another one takes its place only where it is a tenth better.
 //!
-//! **Whether at all.** A store begins uncompressed and collects samples. Where neither codec makes
-//! of them what is worth it ([`Parameters::max_ratio`]), with a dictionary or without, it rests: no
-//! value is tried until so many bytes were written ([`Parameters::rest`]), twice as many each time
-//! in a row, up to [`Parameters::max_rest`].
+//! **Whether at all.** A store begins uncompressed, or by the codec of its newest values, and
+//! collects samples. Where neither codec makes of them what is worth it ([`Parameters::max_ratio`]),
+//! with a dictionary or without, it rests: no value is tried until twice [`Parameters::rest`] was
+//! written, twice as much each time in a row, up to [`Parameters::max_rest`].
 //!
 //! **When a dictionary has aged.** When values pack worse by [`Parameters::aged`] than when it was
 //! installed, samples are collected and another one is trained. It is installed where it is better
@@ -248,17 +248,22 @@ pub struct CompressionMachine {
 }
 
 impl CompressionMachine {
-    /// One that has seen nothing. What to do first is in the second part.
-    pub fn new(mode: CompressionMode, parameters: Parameters) -> (Self, Vec<Command>) {
-        let (state, commands) = match mode {
+    /// One of a store whose newest values are packed by `resumed`, which is used until there are
+    /// samples, as far as the setting allows it. What to do first is in the second part.
+    pub fn new(mode: CompressionMode, parameters: Parameters, resumed: Codec) -> (Self, Vec<Command>) {
+        let used = if allowed(mode).contains(&resumed) { resumed } else { Codec::None };
+        let (state, mut commands) = match mode {
             CompressionMode::None => (State::Off, vec![]),
             _ => (State::Collecting, vec![Command::Collect]),
         };
+        if used != Codec::None {
+            commands.extend(Origin::ALL.map(|origin| Command::Use(origin, used)));
+        }
         let machine = Self {
             mode,
             parameters,
             state,
-            used: [Codec::None; 2],
+            used: [used; 2],
             estimates: [None; 2],
             at_install: [None; 2],
             rest: parameters.rest.0,
@@ -321,17 +326,23 @@ impl CompressionMachine {
     }
 
     fn trained(&mut self, raw: Bytes, before: MeasuredCodecs, after: Option<MeasuredCodecs>) -> Vec<Command> {
-        let costs_less = |after: &MeasuredCodecs| {
-            let stored = |measured: MeasuredCodecs| measured.zstd.stored.0.min(measured.lz4.stored.0) as f64;
-            stored(*after) <= stored(before) * (1.0 - self.parameters.min_gain)
-        };
-        let installed = after.filter(costs_less);
-        let now = installed.unwrap_or(before);
-        for (codec, slot) in Codec::PACKING.into_iter().zip(0..) {
-            self.estimates[slot] = now.of(codec).map(|measured| Estimate::of(raw, measured));
-        }
+        let former = self.used;
+        let stored =
+            |measured: &MeasuredCodecs, codec| measured.of(codec).map_or(raw, |measured| measured.stored).as_f64();
+        let installed = after.filter(|after| {
+            self.estimate_by(raw, after);
+            // By the codecs that it would be used with.
+            Origin::ALL.into_iter().any(|origin| {
+                let codec = self.best(origin);
+                codec != Codec::None
+                    && stored(after, codec) <= stored(&before, codec) * (1.0 - self.parameters.min_gain)
+            })
+        });
+        self.estimate_by(raw, &installed.unwrap_or(before));
         self.at_install = self.estimates;
-        let mut commands: Vec<_> = Origin::ALL.into_iter().filter_map(|origin| self.choose(origin)).collect();
+        self.used = Origin::ALL.map(|origin| self.best(origin));
+        let changed = Origin::ALL.into_iter().filter(|origin| self.used(*origin) != former[*origin as usize]);
+        let mut commands: Vec<_> = changed.map(|origin| Command::Use(origin, self.used(origin))).collect();
         let is_used = self.used != [Codec::None; 2];
         if installed.is_some() && is_used {
             commands.insert(0, Command::Install);
@@ -345,13 +356,14 @@ impl CompressionMachine {
         commands
     }
 
-    fn choose(&mut self, origin: Origin) -> Option<Command> {
-        let allowed: &[Codec] = match self.mode {
-            CompressionMode::Auto => &Codec::PACKING,
-            CompressionMode::None => &[],
-            CompressionMode::Lz4 => &[Codec::Lz4],
-            CompressionMode::Zstd => &[Codec::Zstd],
-        };
+    fn estimate_by(&mut self, raw: Bytes, measured: &MeasuredCodecs) {
+        for (codec, slot) in Codec::PACKING.into_iter().zip(0..) {
+            self.estimates[slot] = measured.of(codec).map(|measured| Estimate::of(raw, measured));
+        }
+    }
+
+    /// The codec for values of that origin, by what is known of each.
+    fn best(&self, origin: Origin) -> Codec {
         let byte_ns = match origin {
             Origin::Written => self.parameters.written_byte_ns,
             Origin::Relocated => self.parameters.relocated_byte_ns,
@@ -361,12 +373,12 @@ impl CompressionMachine {
             Some(estimate) => estimate.ratio * byte_ns + estimate.ns_per_byte,
         };
         let is_worth_it = |codec: &Codec| {
-            allowed.contains(codec)
+            allowed(self.mode).contains(codec)
                 && self.estimate(*codec).is_some_and(|estimate| estimate.ratio <= self.parameters.max_ratio)
         };
         let before = self.used(origin);
         let worth_it = || Codec::PACKING.into_iter().filter(is_worth_it);
-        let chosen = match self.mode {
+        match self.mode {
             // What the setting asks for is done whatever it costs.
             CompressionMode::Lz4 | CompressionMode::Zstd => worth_it().next().unwrap_or(Codec::None),
             CompressionMode::Auto | CompressionMode::None => {
@@ -376,13 +388,20 @@ impl CompressionMachine {
                 let advantage = 1.0 - self.parameters.min_advantage;
                 if keeps && cost(best) > cost(before) * advantage { before } else { best }
             }
-        };
-        self.used[origin as usize] = chosen;
-        (chosen != before).then_some(Command::Use(origin, chosen))
+        }
     }
 
     fn estimate(&self, codec: Codec) -> Option<Estimate> {
         slot(codec).and_then(|slot| self.estimates[slot])
+    }
+}
+
+fn allowed(mode: CompressionMode) -> &'static [Codec] {
+    match mode {
+        CompressionMode::Auto => &Codec::PACKING,
+        CompressionMode::None => &[],
+        CompressionMode::Lz4 => &[Codec::Lz4],
+        CompressionMode::Zstd => &[Codec::Zstd],
     }
 }
 

@@ -135,10 +135,10 @@ impl Peers {
         Ok(Arc::new(PeerConnection { peers: self.clone(), number, peer: peer.clone(), usage }))
     }
 
-    /// Cuts the connections with peers that may not stay. Returns how many.
-    pub fn cut(&self, may_stay: impl Fn(&Peer) -> bool) -> usize {
+    /// Cuts the connections that may not stay. Returns how many.
+    pub fn cut(&self, may_stay: impl Fn(&Peer, Protocol) -> bool) -> usize {
         let table = self.table.lock();
-        let to_cut = table.open.values().filter(|open| !may_stay(&open.peer));
+        let to_cut = table.open.values().filter(|open| !may_stay(&open.peer, open.protocol));
         // One that has ended by itself is as good as cut.
         to_cut.map(|open| open.socket.shutdown(Shutdown::Both)).count()
     }

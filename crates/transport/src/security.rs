@@ -141,7 +141,12 @@ impl Security {
 
     /// Cuts the connections of peers that were removed or whose certificates have ended.
     pub fn cut_unwelcome(&self, now: Timestamp) -> usize {
-        self.identity.as_ref().map_or(0, |identity| self.peers.cut(|peer| identity.may_stay(peer, now)))
+        let Some(identity) = &self.identity else { return 0 };
+        self.peers.cut(|peer, protocol| match protocol {
+            // It may have come with a certificate that has ended, for the next one.
+            Protocol::Enroll => identity.may_stay(peer, peer.ends),
+            Protocol::Calls | Protocol::Files => identity.may_stay(peer, now),
+        })
     }
 
     /// Counts a connection that is refused after its handshake.

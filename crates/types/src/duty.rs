@@ -21,7 +21,7 @@ pub enum Duty {
     Transport,
     /// Keeping or serving a replica.
     Replica,
-    /// Moving values within the value store.
+    /// Moving values within the value store, and training dictionaries for them.
     Gc,
     /// Erasure coding.
     Coding,

@@ -30,7 +30,7 @@ use crate::damage;
 use crate::descriptors::Descriptors;
 use crate::mappings::Mappings;
 use crate::packed_record::{self, PackedLayout, Packing};
-use crate::pointer::{Pointer, RecordPointer, SegmentMap, SegmentNumber};
+use crate::pointer::{Pointer, RecordPointer, SegmentMap, SegmentNumber, SegmentSet};
 use crate::record::{self, RECORD_HEADER_BYTES};
 use crate::segment::{self, Contents, Head, InFlight, Segment};
 use crate::segment_header::{SEGMENT_HEADER_BYTES, SegmentFormat};
@@ -59,6 +59,9 @@ pub const MAX_CACHED_VALUE_BYTES: usize = 2048;
 
 /// Longer records go by the kernel's cache: nobody keeps their values, so nothing else would.
 const MAX_DIRECT_BYTES: usize = MAX_CACHED_VALUE_BYTES + RECORD_HEADER_BYTES + 256;
+
+/// Longer values are not unpacked by who must not wait: it takes as long as a read of the device.
+const MAX_UNBLOCKED_UNPACK_BYTES: usize = 1024 * 1024;
 
 /// Into so many parts the values are divided at least, as long as segments are not shorter than
 /// [`MIN_SEGMENT_BYTES`].
@@ -144,6 +147,8 @@ pub struct ValueLog {
     dictionaries: DictionaryCache,
     /// The one that further segments get.
     dictionary: RwLock<Option<Arc<Dictionary>>>,
+    /// Segments whose dictionaries were read in the place of damaged ones.
+    stand_ins: Mutex<SegmentSet>,
     next_number: Mutex<u32>,
     written: Stream,
     /// For each level one of values that were relocated once, and one of those that were more
@@ -213,6 +218,7 @@ impl ValueLog {
             packs: false,
             dictionaries: DictionaryCache::default(),
             dictionary: RwLock::default(),
+            stand_ins: Mutex::default(),
             // The last process may have died before it synced its names.
             new_names: AtomicBool::new(has_segments),
             names_durable_to: AtomicU32::new(0),
@@ -464,6 +470,22 @@ impl ValueLog {
         Some(id)
     }
 
+    /// By what the first value of the newest segment with a dictionary is packed: what the last process
+    /// did. By nothing where that cannot be read.
+    pub fn newest_method(&self) -> Method {
+        let method_in = |segment: &Arc<Segment>| {
+            segment.format().ok()?.dictionary()?;
+            let mut head = [0; packed_record::MAX_HEADER_BYTES];
+            self.will_open(segment, false);
+            segment.read(SEGMENT_HEADER_BYTES as u64, &mut head).ok()?;
+            let dictionary_bytes = packed_record::announced_bytes(&head).ok()?;
+            segment.read((SEGMENT_HEADER_BYTES + dictionary_bytes) as u64, &mut head).ok()?;
+            packed_record::packing(&head).map(Packing::method)
+        };
+        let segments = self.segments();
+        segments.iter().rev().take(MAX_ASKED_SEGMENTS).find_map(method_in).unwrap_or(Method::None)
+    }
+
     /// Bytes of memory that dictionaries take.
     pub fn dictionary_memory(&self) -> u64 {
         self.dictionaries.bytes()
@@ -494,8 +516,10 @@ impl ValueLog {
                     return Err(Error::WouldBlock);
                 }
                 let (content, other) = self.copy_of_dictionary(segment, id).ok_or_else(|| error.clone())?;
-                let other = other.path();
-                tracing::warn!(%error, ?other, "that segment stands in, as long as it is there: repair the store");
+                if self.stand_ins.lock().insert(other.number()) {
+                    let other = other.path();
+                    tracing::warn!(%error, ?other, "that segment has the same, and is kept for it: repair the store");
+                }
                 content
             }
             content => content?,
@@ -777,7 +801,14 @@ impl ValueLog {
         into: &mut Vec<u8>,
     ) -> Result<std::ops::Range<usize>> {
         let pointer = pointer.into();
-        let directly = self.reads_past_cache(pointer.record_bytes(key.len())) && direct_reads::are_of_use();
+        let value_bytes = pointer.value_bytes as usize;
+        if pointer.saved_bytes() > 0 && value_bytes > MAX_UNBLOCKED_UNPACK_BYTES {
+            return Err(Error::WouldBlock);
+        }
+        // By the length that its reader would keep, whatever it is packed to.
+        let directly = value_bytes <= MAX_CACHED_VALUE_BYTES
+            && self.reads_past_cache(pointer.record_bytes(key.len()))
+            && direct_reads::are_of_use();
         let read = |segment: &Arc<Segment>, offset, into: &mut [u8]| {
             if directly {
                 self.will_open(segment, true);
@@ -979,14 +1010,15 @@ impl ValueLog {
         segment.number().0 >= *self.next_number.lock() - 1
     }
 
-    /// Removes a segment that nobody can name any more. False for one that [`stays`](Self::stays).
+    /// Removes a segment that nobody can name any more. False for one that [`stays`](Self::stays), or
+    /// whose dictionary was read in the place of a damaged one.
     ///
     /// # Errors
     ///
     /// [`Error::Io`]; it is forgotten all the same, and found again when the store is opened.
     /// [`Error::Background`], as [`sync`](Self::sync).
     pub fn remove(&self, segment: &Segment) -> Result<bool> {
-        if self.stays(segment) {
+        if self.stays(segment) || self.stand_ins.lock().contains(&segment.number()) {
             return Ok(false);
         }
         if self.names_durable_to.load(Ordering::Acquire) <= segment.number().0 {

@@ -177,7 +177,8 @@ fn a_copy_is_the_record_as_it_is_where_that_will_do_and_the_value_anew_where_not
     let append = |codec| log.append_packed(WRITTEN, codec, b"key", &value).unwrap().0;
     let [plain, lz4, zstd] = [Codec::None, Codec::Lz4, ZSTD].map(append);
     assert!(copy(plain, Codec::None).1 && copy(lz4, Codec::Lz4).1 && copy(zstd, ZSTD).1);
-    for (from, to) in [(of_format_1, ZSTD), (plain, Codec::Lz4), (lz4, ZSTD), (zstd, Codec::Lz4), (zstd, Codec::None)] {
+    assert!(copy(lz4, Codec::None).1 && copy(zstd, Codec::None).1, "nothing stands against it");
+    for (from, to) in [(of_format_1, ZSTD), (plain, Codec::Lz4), (lz4, ZSTD), (zstd, Codec::Lz4)] {
         let (copied, is_as_it_was) = copy(from, to);
         assert!(!is_as_it_was && copied.value_bytes == from.value_bytes, "{from:?} {to:?}");
     }
@@ -186,6 +187,10 @@ fn a_copy_is_the_record_as_it_is_where_that_will_do_and_the_value_anew_where_not
     log.set_dictionary(Some(content(8 * 1024))).unwrap();
     let (copied, is_as_it_was) = copy(zstd, ZSTD);
     assert!(!is_as_it_was);
+    // So it is where nothing is packed any more: a copy that takes more space than what was there
+    // would fill the disk.
+    let (stays_packed, is_as_it_was) = copy(zstd, Codec::None);
+    assert!(!is_as_it_was && stays_packed.stored_bytes < Some(500), "{stays_packed:?}");
     log.set_dictionary(None).unwrap();
     log.seal_active();
     assert!(!copy(copied, ZSTD).1, "nor does one that is packed without");
@@ -283,8 +288,14 @@ fn a_damaged_dictionary_is_taken_from_another_segment_that_has_the_same() {
     damaged[100..600].fill(0);
     std::fs::write(&path, &damaged).unwrap();
     let log = opened(directory.path());
-    assert_eq!(log.segments().len(), 2);
+    let segments = log.segments();
+    let [of_it, other] = &segments[..] else { panic!("{segments:?}") };
+    assert_eq!((of_it.has_dictionary(), other.has_dictionary()), (Ok(false), Ok(true)));
     assert_eq!(read(&log, b"with", with).unwrap(), telemetry(1, 300));
+    // From now on it is needed, whoever else needs it.
+    log.go_behind(other.number()).unwrap();
+    assert_eq!(log.remove(other), Ok(false));
+    assert_eq!(log.remove(of_it), Ok(true));
 }
 
 #[test]
@@ -370,6 +381,9 @@ fn the_greatest_number_goes_once_there_is_a_packed_segment_behind_it() {
     log.go_behind(first.segment).unwrap();
     let segment = log.segment(first.segment).unwrap();
     assert_eq!(log.remove(&segment), Ok(true));
-    let (next, _) = log.append_packed(WRITTEN, ZSTD, b"key", &telemetry(1, 300)).unwrap();
-    assert_eq!(next.segment, SegmentNumber(first.segment.0 + 1), "it was made for such values");
+    let behind = log.segment(SegmentNumber(first.segment.0 + 1)).unwrap();
+    assert_eq!((behind.bytes(), behind.is_empty()), (SEGMENT_HEADER_BYTES as u64, true), "no dictionary for nothing");
+    let next = |codec| log.append_packed(WRITTEN, codec, b"key", &telemetry(1, 300)).unwrap().0.segment;
+    assert_eq!(next(Codec::None), behind.number(), "it was made for such values");
+    assert_eq!(next(ZSTD).0, behind.number().0 + 1, "and has not what this one needs");
 }

@@ -248,6 +248,12 @@ pub fn announced_bytes(bytes: &[u8]) -> Result<usize, RecordError> {
     header(bytes).map(|header| header.record_bytes())
 }
 
+/// How what is in the record that begins `bytes` is packed, as it says itself; `None` where it cannot
+/// be one. Its checksum is not looked at.
+pub fn packing(bytes: &[u8]) -> Option<Packing> {
+    bytes.get(PACKING_AT).copied().and_then(Packing::decode)
+}
+
 /// Checks the record that begins `bytes`, and says where its parts lie.
 ///
 /// # Errors

@@ -53,6 +53,8 @@ pub struct Segment {
     says: OnceLock<SegmentHeader>,
     /// Where its first record of a value begins, if it was not found.
     begin: u64,
+    /// Whether its dictionary is whole, once somebody has asked.
+    has_dictionary: OnceLock<bool>,
     descriptors: Descriptors,
     file: Mutex<Option<Counted<Arc<File>>>>,
     /// For users' reads.
@@ -231,6 +233,7 @@ impl Segment {
             may_be_in_wal: resting_level.is_none(),
             says: OnceLock::from(head.says()),
             begin: len,
+            has_dictionary: OnceLock::from(true),
             appends: Mutex::new(Some(appends)),
             file: Mutex::new(Some(descriptors.count(file))),
             descriptors: descriptors.clone(),
@@ -263,6 +266,7 @@ impl Segment {
             may_be_in_wal: true,
             says: OnceLock::new(),
             begin: SEGMENT_HEADER_BYTES as u64,
+            has_dictionary: OnceLock::new(),
             appends: Mutex::new(None),
             file: Mutex::new(None),
             descriptors: descriptors.clone(),
@@ -338,9 +342,32 @@ impl Segment {
         self.says.get().map(|says| says.format).ok_or_else(|| self.corrupt(0, "its header does not say what it holds"))
     }
 
+    /// The length of its header, and of its dictionary unless it was found.
+    pub fn head_bytes(&self) -> u64 {
+        self.begin
+    }
+
     /// Whether no value was appended to it. Not of one that was found.
     pub fn is_empty(&self) -> bool {
         self.bytes() == self.begin
+    }
+
+    /// Whether it has the dictionary in it that its header names, if it names one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where nobody can tell.
+    pub fn has_dictionary(&self) -> Result<bool> {
+        if let Some(known) = self.has_dictionary.get() {
+            return Ok(*known);
+        }
+        let has =
+            match self.format()?.dictionary().map(|_| self.read_dictionary(|offset, into| self.read(offset, into))) {
+                None | Some(Ok(_)) => true,
+                Some(Err(Error::Corrupt { .. })) => false,
+                Some(Err(error)) => return Err(error),
+            };
+        Ok(*self.has_dictionary.get_or_init(|| has))
     }
 
     /// Reads the content of the dictionary that is its first record, by `read`. Which one that must

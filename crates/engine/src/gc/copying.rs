@@ -420,7 +420,12 @@ impl GcFilter {
         if self.last_segments[usize::from(again)].replace(copy.segment) != Some(copy.segment) {
             self.in_flight.push(in_flight);
         }
-        self.gc.relocated_bytes.fetch_add(copy.record_bytes(key.len()) as u64, Ordering::Relaxed);
+        let (before, after) = (pointer.record_bytes(key.len()), copy.record_bytes(key.len()));
+        self.gc.relocated_bytes.fetch_add(after as u64, Ordering::Relaxed);
+        if after > before {
+            // With another dictionary it does not shrink as much. What follows may find no room.
+            self.has_space_for(after - before);
+        }
         self.stored.clear();
         encode_separated(header, copy, &mut self.stored);
         Some(())

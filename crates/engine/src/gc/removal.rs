@@ -336,7 +336,7 @@ impl State {
         for Appended { segment, bytes, has_writers } in appended {
             let number = segment.number();
             let referenced = self.references.bytes.get(&number).copied().unwrap_or(0);
-            let records = bytes.saturating_sub(SEGMENT_HEADER_BYTES as u64);
+            let records = bytes.saturating_sub(segment.head_bytes());
             let usage = SegmentUse { bytes: Bytes(records), ..use_of(&segment, referenced, true) };
             if usage.garbage_share() >= from {
                 // It is sealed now, or it may rest by then.

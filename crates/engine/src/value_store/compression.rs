@@ -25,7 +25,7 @@ use ecotone_types::Duty;
 use ecotone_types::units::{Bytes, Seconds};
 use ecotone_valuelog::compression::dictionary::{Dictionary, DictionaryId};
 use ecotone_valuelog::compression::training::{self, MIN_SPLIT_SAMPLES, Samples};
-use ecotone_valuelog::compression::{self, Level};
+use ecotone_valuelog::compression::{self, Level, Method};
 use ecotone_valuelog::log::{ValueLog, ValueOrigin};
 use ecotone_valuelog::pointer::RecordPointer;
 use ecotone_valuelog::segment::InFlight;
@@ -128,8 +128,12 @@ impl ValueCompression {
         duties: ThreadDuties,
     ) -> std::io::Result<BackgroundThread> {
         // What the last process packed with.
-        self.log.take_over_dictionary();
-        let (machine, commands) = CompressionMachine::new(mode, parameters);
+        let resumed = match self.log.take_over_dictionary().map(|_| self.log.newest_method()) {
+            None | Some(Method::None) => Codec::None,
+            Some(Method::Lz4) => Codec::Lz4,
+            Some(Method::Zstd) => Codec::Zstd,
+        };
+        let (machine, commands) = CompressionMachine::new(mode, parameters, resumed);
         let (told, trainer) =
             (self.clone(), Trainer { shared: self.clone(), machine, trained: None, told: [(0, 0); 2] });
         BackgroundThread::start("ecotone-training", move || told.ask_to_stop(), move || trainer.run(commands, &duties))

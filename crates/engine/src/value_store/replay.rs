@@ -163,7 +163,14 @@ impl Replay {
                 continue;
             }
             match log.read(key, pointer, &mut bytes) {
-                Ok(_) => (),
+                Ok(_) => match Self::has_lost_dictionary(log, key, pointer) {
+                    Ok(false) => (),
+                    Ok(true) => {
+                        let reason = format!("the value of key {} has lost its dictionary with power", Printable(key));
+                        return self.stop(found, &reason);
+                    }
+                    Err(error) => return self.refuse_unread(log, found, key, pointer, &error.into()),
+                },
                 Err(error @ ecotone_valuelog::Error::Corrupt { .. }) => match log.is_damaged(key, pointer) {
                     Ok(false) => {
                         return self.stop(found, &format!("the value of key {} is not there: {error}", Printable(key)));
@@ -175,6 +182,16 @@ impl Replay {
             }
         }
         WalRecordAction::Continue
+    }
+
+    /// Whether a loss of power took the dictionary that the value needs from its segment. It can be
+    /// read as long as another segment has the same, and nobody can say how long that is: once it is
+    /// in a table it must not be lost any more.
+    fn has_lost_dictionary(log: &ValueLog, key: &[u8], pointer: RecordPointer) -> ecotone_valuelog::Result<bool> {
+        let Some(segment) = log.segment(pointer.segment).filter(|_| pointer.saved_bytes() > 0) else {
+            return Ok(false);
+        };
+        Ok(!segment.has_dictionary()? && !log.is_damaged(key, pointer)?)
     }
 
     fn stop(&self, found: &Found<'_>, reason: &str) -> WalRecordAction {

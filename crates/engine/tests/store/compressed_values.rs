@@ -9,14 +9,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::appended::{is_packed, segment_records};
+use common::appended::{copy_store, dictionary_record, is_packed, segment_records};
 use common::offloads::InProcess;
 use common::telemetry::telemetry;
 use common::writes::recounted;
 use common::{Model, assert_equals, compressing_early, contents, fill, until, until_compression, value_of};
 use ecotone_engine::{
-    Attributes, Batch, Codec, CompressionMode, Direction, Error, OpenMode, Separation, Store, StoreSettings,
-    WriteOptions,
+    Attributes, Batch, Codec, CompressionMode, Direction, Durability, Error, OpenMode, Separation, Store,
+    StoreSettings, WriteOptions,
 };
 use ecotone_inspect::{space, verify};
 use ecotone_policy::gc::GcParameters;
@@ -308,6 +308,26 @@ fn a_store_of_format_2_becomes_one_of_format_3_and_collection_converts_its_value
     }
 }
 
+#[test]
+fn what_collection_moves_trains_a_dictionary_where_nothing_is_written() {
+    let (directory, store) = common::store(settings(CompressionMode::None));
+    let mut model = Model::new();
+    overwrite(&store, &mut model, 0..KEYS, 1);
+    store.flush(true).unwrap();
+    store.close().unwrap();
+    let path = directory.path().join("store");
+    assert_eq!(format(&path), "format 2");
+    let store = Store::open(&path, OpenMode::Open, settings(CompressionMode::Zstd)).unwrap();
+    common::halve(&store, &mut model);
+    let compact = |_| store.compact(..).unwrap();
+    until_compression(&store, |now| now.relocated_by == Codec::Zstd, compact);
+    // What is moved from now on is compressed.
+    common::halve(&store, &mut model);
+    until_compression(&store, |now| now.relocated.stored_bytes < now.relocated.raw_bytes, compact);
+    assert_eq!(store.value_compression().unwrap().written.raw_bytes, 0);
+    assert_reads(&store, &model);
+}
+
 /// Lines of a log: nothing of telemetry is in them.
 fn log_line(number: u64) -> Vec<u8> {
     const WORDS: [&str; 16] = [
@@ -406,6 +426,58 @@ fn values_of_all_lengths_are_what_they_were() {
         }
         assert_counted(&store);
     }
+}
+
+/// A loss of power that takes the dictionary of a segment, and nothing behind it: what is in there can
+/// be read as long as another segment has the same, and is given up while that is no loss of anything
+/// that was promised.
+#[test]
+fn what_has_lost_its_dictionary_with_power_is_lost() {
+    let unsynced =
+        StoreSettings { durability: Durability::None, memtable_bytes: 4 << 20, ..settings(CompressionMode::Zstd) };
+    let (directory, store) = common::store(unsynced.clone());
+    let mut model = Model::new();
+    until_compression(
+        &store,
+        |now| now.installed_dictionaries > 0,
+        |number| put(&store, &mut model, key(number), telemetry(number, 300)),
+    );
+    put(&store, &mut model, b"compressed".to_vec(), telemetry(7, 300));
+    store.flush(true).unwrap();
+    // Ends the segment.
+    store.checkpoint(&directory.path().join("checkpoint")).unwrap();
+    put(&store, &mut model, b"stored as it is".to_vec(), value_of(b"random", 1, 300));
+    let before = model.clone();
+    put(&store, &mut model, b"then compressed".to_vec(), telemetry(8, 300));
+    put(&store, &mut model, b"and stored as it is".to_vec(), value_of(b"random", 2, 300));
+
+    let copy = |name: &str| {
+        let copy = directory.path().join(name);
+        copy_store(&directory.path().join("store"), &copy);
+        let newest = fs::read_dir(copy.join("values")).unwrap().map(|entry| entry.unwrap().path());
+        let newest = newest.filter(|path| path.extension().is_some_and(|end| end == "segment")).max().unwrap();
+        let bytes = fs::read(&newest).unwrap();
+        let dictionary = dictionary_record(&bytes).unwrap();
+        (copy, newest, bytes, dictionary)
+    };
+    let (lost, newest, mut bytes, dictionary) = copy("lost");
+    bytes[32..dictionary.end.min(512)].fill(0);
+    fs::write(&newest, &bytes).unwrap();
+    for mode in [OpenMode::ReadOnly, OpenMode::Open, OpenMode::Open] {
+        let store = Store::open(&lost, mode, unsynced.clone()).unwrap();
+        assert_reads(&store, &before);
+        store.close().unwrap();
+    }
+    assert!(verify(&lost, |_| ()).unwrap().is_sound());
+
+    // No loss of power flips a bit.
+    let (damaged, newest, mut bytes, dictionary) = copy("damaged");
+    bytes[dictionary.end - 100] ^= 1;
+    fs::write(&newest, &bytes).unwrap();
+    let store = Store::open(&damaged, OpenMode::Open, unsynced).unwrap();
+    assert_reads(&store, &model);
+    store.close().unwrap();
+    assert!(!verify(&damaged, |_| ()).unwrap().is_sound());
 }
 
 /// What a cache of rows keeps of values that have no row is of one length at most; pointers to long

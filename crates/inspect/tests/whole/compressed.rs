@@ -34,6 +34,8 @@ fn closed() -> (tempfile::TempDir, PathBuf, Model) {
         |now| now.installed_dictionaries > 0 && now.written_by == Codec::Zstd,
         |number| put(&store, &mut model, number, telemetry(number, 300)),
     );
+    // The first with that dictionary.
+    put(&store, &mut model, 1, telemetry(1, 300));
     store.flush(true).unwrap();
     let path = directory.path().join("store");
     store.close().unwrap();
@@ -41,6 +43,7 @@ fn closed() -> (tempfile::TempDir, PathBuf, Model) {
     let mut once = settings();
     once.compression_parameters.samples.0 = u64::MAX;
     let store = Store::open(&path, OpenMode::Open, once).unwrap();
+    assert!(store.value_compression().unwrap().dictionary.is_some());
     ecotone_engine::offline::compress_values(&store, None);
     for number in 0..6_000_u64 {
         let value = match number {

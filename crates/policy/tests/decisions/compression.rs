@@ -58,8 +58,13 @@ fn shown(commands: &[Command]) -> String {
 }
 
 fn play(machine: &mut Option<CompressionMachine>, words: &[&str]) -> Vec<Command> {
-    if let ["mode", word] = words {
-        let (new, commands) = CompressionMachine::new(mode(word), PARAMETERS);
+    if let ["mode", word, resumed @ ..] = words {
+        let resumed = match resumed {
+            [] => Codec::None,
+            ["resumed", word] => codec(word),
+            other => panic!("the table does not know `{other:?}`"),
+        };
+        let (new, commands) = CompressionMachine::new(mode(word), PARAMETERS, resumed);
         *machine = Some(new);
         return commands;
     }
@@ -147,7 +152,7 @@ proptest! {
         ),
         events in prop::collection::vec(any_event(), 0..300),
     ) {
-        let (mut machine, first) = CompressionMachine::new(mode, PARAMETERS);
+        let (mut machine, first) = CompressionMachine::new(mode, PARAMETERS, Codec::None);
         let mut asked = first.last().copied();
         prop_assert_eq!(asked.is_none(), mode == CompressionMode::None);
         let (mut written, mut trainings) = (0, 0);
@@ -205,7 +210,7 @@ proptest! {
     fn values_that_do_not_compress_are_tried_for_a_share_of_their_bytes_that_vanishes_and_never_for_the_last_time(
         gib in 10_u64..100,
     ) {
-        let (mut machine, _) = CompressionMachine::new(CompressionMode::Auto, PARAMETERS);
+        let (mut machine, _) = CompressionMachine::new(CompressionMode::Auto, PARAMETERS, Codec::None);
         let useless = || MeasuredCodecs { lz4: measured(RAW, 1.0, 1.0), zstd: measured(RAW, 1.0, 4.0) };
         machine.handle(Event::SamplesReady);
         machine.handle(Event::Trained { raw: RAW, before: useless(), after: None });

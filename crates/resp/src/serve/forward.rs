@@ -60,6 +60,9 @@ const LOOK_FOR_STOP_EVERY: Duration = Duration::from_millis(100);
 /// Bytes that are received at once.
 const READ_BYTES: usize = 16 * 1024;
 
+/// The reply to the greeting is shorter.
+const MAX_GREETING_BYTES: usize = 64 * 1024;
+
 /// Lines of a reply, but for texts and errors, are shorter.
 const MAX_COUNT_DIGITS: usize = 20;
 
@@ -310,14 +313,14 @@ impl Conversation {
         let name = self.key.name();
         let stream = match timeout(CONNECT_WITHIN, self.connect()).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(why)) => return self.end(&format!("CLUSTERDOWN {name} cannot be asked: {why}; nothing was done")),
+            Ok(Err(why)) => return self.end(&format!("CLUSTERDOWN {name} cannot be asked: {why}")),
             Err(_) => {
                 let within_s = CONNECT_WITHIN.as_secs();
-                return self.end(&format!("CLUSTERDOWN {name} did not answer within {within_s} s; nothing was done"));
+                return self.end(&format!("CLUSTERDOWN {name} did not answer within {within_s} s"));
             }
         };
         if let Err(why) = self.exchange(stream).await {
-            self.end(&format!("CLUSTERDOWN {name} {why}; whether it has carried out this command is not known"));
+            self.end(&format!("CLUSTERDOWN {name} {why}"));
         }
     }
 
@@ -326,10 +329,11 @@ impl Conversation {
         tracing::debug!(why, "requests that were forwarded have failed");
         self.requests.close();
         for request in self.unanswered.drain(..) {
-            request.fail(why);
+            request.fail(&format!("{why}; whether it has carried out this command is not known"));
         }
         while let Ok(request) = self.requests.try_recv() {
-            request.fail(why);
+            // Nothing of it was sent.
+            request.fail(&format!("{why}; nothing was done"));
         }
     }
 
@@ -350,6 +354,9 @@ impl Conversation {
                 if let Some(length) = self.frame.end(&self.input)? {
                     break self.input.drain(..length).collect::<Vec<u8>>();
                 }
+                if self.input.len() > MAX_GREETING_BYTES {
+                    return Err("it has no end to its greeting".into());
+                }
                 match stream.read_buf(&mut self.input).await {
                     Ok(0) => return Err("it has closed the connection".into()),
                     Ok(_) => {}
@@ -358,10 +365,9 @@ impl Conversation {
             };
             if let Some(error) = reply.strip_prefix(b"-") {
                 let error = String::from_utf8_lossy(error);
-                return Err(format!(
-                    "it refuses this server, which must have the same clients.password: {}",
-                    error.trim_end()
-                ));
+                let is_password = error.starts_with("WRONGPASS") || error.starts_with("NOAUTH");
+                let hint = if is_password { ", which must have the same clients.password" } else { "" };
+                return Err(format!("it refuses this server{hint}: {}", error.trim_end()));
             }
         }
         Ok(stream)

@@ -106,10 +106,10 @@ pub(super) fn store(store: &Store, keys: Option<u64>) -> Lines {
     lines
 }
 
-/// What share of their bytes the values take that tables refer to.
+/// How many times what is stored of them the values are that tables refer to.
 fn compression_ratio(values: &ValueLogProperties) -> f64 {
     let user = values.referenced_bytes + values.saved_bytes;
-    if user == 0 { 1.0 } else { values.referenced_bytes as f64 / user as f64 }
+    if values.referenced_bytes == 0 { 1.0 } else { user as f64 / values.referenced_bytes as f64 }
 }
 
 fn of_compression(values: &CompressionProperties) -> Lines {

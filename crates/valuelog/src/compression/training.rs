@@ -70,7 +70,10 @@ impl Samples {
         if !self.keeps(number) || value.is_empty() {
             return;
         }
-        let kept = &value[..value.len().min(MAX_SAMPLE_BYTES)];
+        // Any part of it: the begin of a value need not look like the rest.
+        let parts = (value.len().saturating_sub(MAX_SAMPLE_BYTES) + 1) as u64;
+        let begin = (mixed(!number) % parts) as usize;
+        let kept = &value[begin..value.len().min(begin + MAX_SAMPLE_BYTES)];
         while self.bytes.len() + kept.len() > MAX_SAMPLES_BYTES || self.each.len() == MAX_SAMPLES {
             self.thin();
             if !self.keeps(number) {
