@@ -21,7 +21,7 @@ export RUST_TEST_THREADS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores 
 SOAK_MINUTES ?= 5
 SEED := $(or $(SEED),$(shell od -A n -N 4 -t u4 /dev/urandom | tr -d ' '))
 # What has seeded tests, and those of proptest.
-SEEDED := --lib $(addprefix --test ,clients_kills commands compaction damage differential kills power protocol space \
+SEEDED := --lib $(addprefix --test ,clients_kills commands compaction control damage differential kills power protocol space \
 	store whole)
 # Arguments of the demo: the papers' experiment, made short.
 DEMO_SECONDS ?= 45

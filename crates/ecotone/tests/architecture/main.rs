@@ -22,6 +22,9 @@ use rust::{Token, tokens};
 const ARROWS: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("policy", &["types"]),
+    ("control", &["types"]),
+    ("raftlog", &["control", "types"]),
+    ("sim", &["control", "policy", "types"]),
     ("energy", &["types"]),
     ("identity", &["types"]),
     ("io", &[]),
@@ -47,7 +50,7 @@ const TEST_ARROWS: &[(&str, &str)] = &[("engine", "inspect")];
 const OFFERED: (&str, &[&str]) = ("offline", &["engine", "inspect"]);
 
 /// Crates without clock, IO, threads and global randomness: time and seeds are arguments.
-const PURE: &[&str] = &["types", "policy"];
+const PURE: &[&str] = &["types", "policy", "control"];
 
 /// What a pure crate must not name, as a path from `std`. (A `HashMap` is here because its order of
 /// iteration is random.)

@@ -1,0 +1,828 @@
+//! One server's part of the Raft group: events in, commands out.
+//!
+//! Whoever drives it does what the commands say, in their order, and answers each
+//! [`Command::Persist`] by [`Event::Persisted`] once it is durable. Messages that promise something
+//! (a vote, entries that are stored) are kept back until then; so commands that are given may be
+//! done at once, and others go on while a disk is slow. Nothing here knows the time but by ticks.
+//!
+//! Voters come and go by themselves, while this server leads: see [`crate::voters`]. Every other
+//! server that is not removed learns.
+//!
+//! Invariants: a message counts only if it comes from whom it names, is of this generation, and not
+//! from a removed server; an entry is proposed only if every server can read it; after the same
+//! events, two nodes of the same seed have given the same commands.
+//!
+//! Failure modes: [`Node::handle`] fails when the log holds what this build cannot read, or another
+//! server sent a map that is damaged. The node is of no use then, and the server goes on with the
+//! last map. Where memory and messages contradict each other (a disk lied), raft itself panics.
+//!
+//! Threads: none. One thread owns it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use raft::eraftpb::{
+    ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry as RaftEntry, EntryType, Message, MessageType,
+    Snapshot,
+};
+use raft::{Config, RawNode, Ready, SnapshotStatus, StateRole};
+
+use crate::codec::Malformed;
+use crate::entries::Entries;
+use crate::entry::{Entry, Proposal};
+use crate::error::Error;
+use crate::ids::MemberId;
+use crate::log::{Content, Records};
+use crate::machine::{Machine, Outcome, Rules};
+use crate::map::Map;
+use crate::{voters, wire};
+
+/// How long a tick is, in milliseconds.
+pub const TICK_MS: u64 = 25;
+/// Ticks between heartbeats of the leader.
+pub const HEARTBEAT_TICKS: usize = 4;
+/// The shortest silence of a leader before another is elected, in ticks.
+pub const MIN_ELECTION_TICKS: usize = 13;
+/// The longest, in ticks; each server draws one anew for each term.
+pub const MAX_ELECTION_TICKS: usize = 31;
+/// Ticks of silence after which a server is gone for long, and another votes in its place: 30 s.
+pub const GONE_TICKS: u64 = 30_000 / TICK_MS;
+/// Ticks that a server must have been heard for until it is no longer gone: 10 s.
+pub const BACK_TICKS: u64 = 10_000 / TICK_MS;
+/// Ticks of silence that interrupt being heard: 2 s.
+const SILENCE_TICKS: u64 = 2_000 / TICK_MS;
+/// Ticks between two looks at who votes.
+const VOTERS_TICKS: u64 = 8;
+/// Ticks after which a snapshot that was sent counts as lost: 5 s.
+const SNAPSHOT_TICKS: u64 = 5_000 / TICK_MS;
+/// Entries after which the log is compacted.
+pub const COMPACT_ENTRIES: usize = 4_096;
+/// Entries before a snapshot that are kept, for servers that lag a little.
+pub const KEEP_ENTRIES: u64 = 1_024;
+/// Entries that a learner may lack when it becomes a voter.
+const MAX_LAG_ENTRIES: u64 = 64;
+/// Proposals without an outcome.
+pub const MAX_PENDING_PROPOSALS: usize = 4_096;
+/// Bytes of entries that are not committed.
+const MAX_UNCOMMITTED_BYTES: u64 = 8 << 20;
+/// Bytes of entries in a message. With the shortest of them this is
+/// [`wire::MAX_MESSAGE_ENTRIES`] at most.
+const MAX_MESSAGE_BYTES: u64 = 64 << 10;
+/// Messages to a server that are not answered.
+const MAX_INFLIGHT_MESSAGES: usize = 64;
+
+/// What a node is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// [`TICK_MS`] have passed, by a clock that never goes back.
+    Tick,
+    /// A message came.
+    Receive {
+        /// Whom the connection belongs to, as its certificate says.
+        from: MemberId,
+        /// The message.
+        bytes: Vec<u8>,
+    },
+    /// Somebody asks for a change. It is answered by [`Command::Decided`] or
+    /// [`Command::NotProposed`], or never, if this server stops leading meanwhile.
+    Propose {
+        /// To know the answer by.
+        id: u64,
+        /// What is asked, and by whom.
+        proposal: Proposal,
+    },
+    /// [`Command::Persist`] of this number, and all before, are durable.
+    Persisted(u64),
+    /// A message could not be sent to this server.
+    Unreachable(MemberId),
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Make this durable by [`crate::log::Log::persist`], then say [`Event::Persisted`].
+    Persist {
+        /// Counts up.
+        number: u64,
+        /// What is to be durable.
+        records: Records,
+    },
+    /// The same, to make the log shorter; nobody waits for it.
+    Compact(Records),
+    /// Send this, if it can be; what is lost is sent again.
+    Send {
+        /// To whom.
+        to: MemberId,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// An entry is applied. After a start, those behind the last snapshot come again.
+    Applied {
+        /// Its index.
+        index: u64,
+        /// What was asked.
+        proposal: Proposal,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// The map came from another server, whole: look at all of it.
+    MapReplaced,
+    /// What became of a proposal.
+    Decided {
+        /// The one.
+        id: u64,
+        /// Where it is in the log.
+        index: u64,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// Nothing became of a proposal, nor will.
+    NotProposed {
+        /// The one.
+        id: u64,
+        /// Why.
+        why: NotProposed,
+    },
+    /// Another leads now, or nobody does.
+    Leader {
+        /// Who.
+        leader: Option<MemberId>,
+        /// In which term.
+        term: u64,
+    },
+    /// The federation was begun anew by force: see [`crate::log::begin_generation`]. This node
+    /// takes no further part.
+    NewGeneration(u64),
+}
+
+/// Why a proposal cannot be decided here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotProposed {
+    /// Ask the leader.
+    #[error("this server does not lead; {}", leader.map_or("nobody does".into(), |leader| format!("{leader} does")))]
+    NotLeader {
+        /// Who leads, if that is known.
+        leader: Option<MemberId>,
+    },
+    /// Ask again in a moment.
+    #[error("too many changes wait, or the leader is about to change: try again")]
+    Busy,
+    /// Another leader's entry is in its place: ask again.
+    #[error("the leader changed before this was decided: try again")]
+    Superseded,
+    /// Drain it first; it loses its vote within seconds.
+    #[error("{0} still votes: drain it first, or use force")]
+    StillVotes(MemberId),
+    /// It breaks a limit.
+    #[error(transparent)]
+    Invalid(#[from] Malformed),
+}
+
+/// One server's part of the Raft group.
+pub struct Node {
+    raw: RawNode<Entries>,
+    machine: Machine,
+    member: MemberId,
+    generation: u64,
+    /// Who votes and who learns, as of the last applied entry.
+    configuration: ConfState,
+    timeouts: Timeouts,
+    ticks: u64,
+    presence: Presence,
+    /// Proposals of the term in which they were made, by index.
+    pending: BTreeMap<u64, (u64, u64)>,
+    unpersisted: VecDeque<Unpersisted>,
+    /// Learners a snapshot was sent to, and when.
+    snapshots: BTreeMap<MemberId, u64>,
+    last_leader: (Option<MemberId>, u64),
+    refused_messages: u64,
+    /// Entries after which the log is compacted, and how many stay.
+    compaction: (usize, u64),
+    is_over: bool,
+}
+
+/// A step of raft that waits until it is durable.
+struct Unpersisted {
+    number: u64,
+    /// Nothing to write: it only waits for those before.
+    is_written: bool,
+    messages: Vec<Message>,
+}
+
+/// What raft draws at random: how long each election waits. Drawn here instead, so that the same
+/// seed gives the same run.
+struct Timeouts {
+    state: u64,
+    ticks: usize,
+    seen: (u64, StateRole, u64),
+}
+
+/// When the leader heard of whom.
+#[derive(Default)]
+struct Presence {
+    /// The last time, and since when without a break.
+    contacts: BTreeMap<MemberId, (u64, u64)>,
+    leads_since: u64,
+    gone: BTreeSet<MemberId>,
+}
+
+impl Node {
+    /// A node that goes on with the content of a log. `seed` differs from server to server, and
+    /// from start to start.
+    ///
+    /// # Errors
+    /// When the log holds what this build cannot read.
+    pub fn new(content: Content, seed: u64) -> Result<Self, Error> {
+        let Content { identity, snapshot, base, entries, hard_state, .. } = content;
+        let metadata = snapshot.get_metadata();
+        let (index, configuration) = (metadata.index, metadata.get_conf_state().clone());
+        let map = if index == 0 {
+            Map { generation: identity.generation, ..Map::new(identity.federation) }
+        } else {
+            Map::decode(&snapshot.data).map_err(Error::Map)?
+        };
+        let mut timeouts = Timeouts::new(seed);
+        let config = Config {
+            id: identity.member.0,
+            election_tick: MIN_ELECTION_TICKS,
+            heartbeat_tick: HEARTBEAT_TICKS,
+            min_election_tick: MIN_ELECTION_TICKS,
+            max_election_tick: MAX_ELECTION_TICKS,
+            applied: index,
+            max_size_per_msg: MAX_MESSAGE_BYTES,
+            max_inflight_msgs: MAX_INFLIGHT_MESSAGES,
+            check_quorum: true,
+            pre_vote: true,
+            max_uncommitted_size: MAX_UNCOMMITTED_BYTES,
+            max_committed_size_per_ready: MAX_UNCOMMITTED_BYTES,
+            ..Config::default()
+        };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let store = Entries::new(snapshot, base, entries, hard_state);
+        let mut raw = RawNode::new(&config, store, &logger).map_err(Error::raft)?;
+        timeouts.apply(&mut raw, true);
+        Ok(Self {
+            raw,
+            machine: Machine::new(map, index),
+            member: identity.member,
+            generation: identity.generation,
+            configuration,
+            timeouts,
+            ticks: 0,
+            presence: Presence::default(),
+            pending: BTreeMap::new(),
+            unpersisted: VecDeque::new(),
+            snapshots: BTreeMap::new(),
+            last_leader: (None, 0),
+            refused_messages: 0,
+            compaction: (COMPACT_ENTRIES, KEEP_ENTRIES),
+            is_over: false,
+        })
+    }
+
+    /// Takes an event, and adds to `commands` what is to be done.
+    ///
+    /// # Errors
+    /// When what came cannot be read, and going on without it would be wrong.
+    pub fn handle(&mut self, event: Event, commands: &mut Vec<Command>) -> Result<(), Error> {
+        if self.is_over {
+            return Ok(());
+        }
+        let mut has_campaigned = false;
+        match event {
+            Event::Tick => has_campaigned = self.tick(),
+            Event::Receive { from, bytes } => self.receive(from, &bytes, commands),
+            Event::Propose { id, proposal } => {
+                if let Err(why) = self.propose(id, &proposal) {
+                    commands.push(Command::NotProposed { id, why });
+                }
+            }
+            Event::Persisted(number) => self.persisted(number, commands),
+            Event::Unreachable(member) => self.raw.report_unreachable(member.0),
+        }
+        if self.is_over {
+            return Ok(());
+        }
+        while self.raw.has_ready() {
+            self.step(commands)?;
+        }
+        if self.leads() && self.is_joint() {
+            // At once: as long as two sets of voters decide, the loss of most of either stops both.
+            self.change_voters();
+            while self.raw.has_ready() {
+                self.step(commands)?;
+            }
+        }
+        self.timeouts.apply(&mut self.raw, has_campaigned);
+        self.compact(commands);
+        self.tell_of_leader(commands);
+        Ok(())
+    }
+
+    /// The map, as far as this server knows.
+    pub fn map(&self) -> &Map {
+        self.machine.map()
+    }
+
+    /// Compacts after so many entries and keeps so many: fewer than usual, for tests.
+    #[doc(hidden)]
+    pub fn set_compaction(&mut self, compact: usize, keep: u64) {
+        self.compaction = (compact, keep);
+    }
+
+    /// The index of the last applied entry.
+    pub fn applied(&self) -> u64 {
+        self.machine.applied()
+    }
+
+    /// The number of this server.
+    pub fn member(&self) -> MemberId {
+        self.member
+    }
+
+    /// Whether this server leads.
+    pub fn leads(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// Who leads, as far as this server knows.
+    pub fn leader(&self) -> Option<MemberId> {
+        Some(MemberId(self.raw.raft.leader_id)).filter(|leader| leader.0 != 0)
+    }
+
+    /// The term.
+    pub fn term(&self) -> u64 {
+        self.raw.raft.term
+    }
+
+    /// Who votes. While they change, both the old and the new.
+    pub fn voters(&self) -> BTreeSet<MemberId> {
+        let both = self.configuration.voters.iter().chain(&self.configuration.voters_outgoing);
+        both.copied().map(MemberId).collect()
+    }
+
+    /// Whether voters are about to change: both the old and the new ones decide.
+    pub fn is_joint(&self) -> bool {
+        !self.configuration.voters_outgoing.is_empty()
+    }
+
+    /// Who learns only.
+    pub fn learners(&self) -> BTreeSet<MemberId> {
+        self.configuration.learners.iter().copied().map(MemberId).collect()
+    }
+
+    /// The servers that this leader has not heard for long.
+    pub fn gone(&self) -> &BTreeSet<MemberId> {
+        &self.presence.gone
+    }
+
+    /// How many messages were refused: unreadable, of another generation, not from whom they say,
+    /// from a removed server.
+    pub fn refused_messages(&self) -> u64 {
+        self.refused_messages
+    }
+
+    /// Entries of Raft that this server keeps in memory.
+    pub fn entry_count(&self) -> usize {
+        self.raw.store().all().len()
+    }
+
+    /// Leaves out a rule, to see that tests find out.
+    #[doc(hidden)]
+    pub fn plant(&mut self, planted: Planted) {
+        let rules = match planted {
+            Planted::NoEpochs => Rules { compare_epochs: false, ..Rules::default() },
+            Planted::RemovedMayAsk => Rules { refuse_removed: false, ..Rules::default() },
+            Planted::FencePruned => Rules { remember_numbers: false, ..Rules::default() },
+            Planted::TokensForEver => Rules { spend_tokens: false, ..Rules::default() },
+        };
+        self.machine.set_rules(rules);
+    }
+
+    fn tick(&mut self) -> bool {
+        self.ticks += 1;
+        // An only voter leads at once, and raft takes for granted that nothing waits then.
+        if !self.unpersisted.is_empty() && !self.leads() && self.configuration.voters == [self.member.0] {
+            return false;
+        }
+        let elapsed = self.raw.raft.election_elapsed;
+        self.raw.tick();
+        let has_campaigned = !self.leads() && self.raw.raft.election_elapsed < elapsed;
+        if self.leads() {
+            let members = self.configuration_members();
+            self.presence.look(self.ticks, &members);
+            self.forget_lost_snapshots();
+            if self.ticks.is_multiple_of(VOTERS_TICKS) {
+                self.change_voters();
+            }
+        }
+        has_campaigned
+    }
+
+    fn receive(&mut self, from: MemberId, bytes: &[u8], commands: &mut Vec<Command>) {
+        let Ok((generation, message)) = wire::decode_message(bytes) else {
+            self.refused_messages += 1;
+            return;
+        };
+        if generation > self.generation {
+            self.is_over = true;
+            commands.push(Command::NewGeneration(generation));
+            return;
+        }
+        let is_ours = message.from == from.0 && message.to == self.member.0 && generation == self.generation;
+        if !is_ours || self.map().is_removed(from) {
+            self.refused_messages += 1;
+            return;
+        }
+        self.presence.note(from, self.ticks);
+        // Refused are answers to a leader that it is no more, or of a server that it does not know
+        // yet; both come again if they matter.
+        let _ = self.raw.step(message);
+    }
+
+    fn propose(&mut self, id: u64, proposal: &Proposal) -> Result<(), NotProposed> {
+        if !self.leads() {
+            return Err(NotProposed::NotLeader { leader: self.leader() });
+        }
+        let bytes = proposal.encode();
+        // What cannot be read again would stop every server.
+        Proposal::decode(&bytes)?;
+        match proposal.entry {
+            Entry::Remove { member, force: false, .. } if self.voters().contains(&member) => {
+                return Err(NotProposed::StillVotes(member));
+            }
+            _ => {}
+        }
+        if self.pending.len() >= MAX_PENDING_PROPOSALS {
+            return Err(NotProposed::Busy);
+        }
+        self.raw.propose(Vec::new(), bytes).map_err(|_| NotProposed::Busy)?;
+        self.pending.insert(self.raw.raft.raft_log.last_index(), (self.term(), id));
+        Ok(())
+    }
+
+    /// Takes one step of raft, in the order that it asks for.
+    fn step(&mut self, commands: &mut Vec<Command>) -> Result<(), Error> {
+        let mut ready = self.raw.ready();
+        self.send(ready.take_messages(), commands);
+        let mut records = Records { sync: ready.must_sync(), ..Records::default() };
+        if !ready.snapshot().is_empty() {
+            let snapshot = ready.snapshot().clone();
+            self.install(snapshot.clone(), commands)?;
+            records.base = self.raw.store().base();
+            records.snapshot = Some(snapshot);
+        }
+        if let Some(hard_state) = ready.hs() {
+            self.raw.mut_store().set_hard_state(hard_state.clone());
+            records.hard_state = Some(hard_state.clone());
+        } else if records.snapshot.is_some() {
+            records.hard_state = Some(self.raw.store().hard_state().clone());
+        }
+        records.entries = ready.take_entries();
+        self.raw.mut_store().append(&records.entries);
+        let committed = ready.take_committed_entries();
+        self.apply(committed, commands)?;
+        self.persist(ready, records, commands);
+        Ok(())
+    }
+
+    fn persist(&mut self, mut ready: Ready, records: Records, commands: &mut Vec<Command>) {
+        let number = ready.number();
+        let messages = ready.take_persisted_messages();
+        let has_snapshot = records.snapshot.is_some();
+        let is_written = records.snapshot.is_none() && records.hard_state.is_none() && records.entries.is_empty();
+        if !is_written {
+            commands.push(Command::Persist { number, records });
+        }
+        self.raw.advance_append_async(ready);
+        if !has_snapshot {
+            self.advance_apply();
+        }
+        self.unpersisted.push_back(Unpersisted { number, is_written, messages });
+        self.persisted(0, commands);
+    }
+
+    /// Lets go what waited for `number`, or for nothing.
+    fn persisted(&mut self, number: u64, commands: &mut Vec<Command>) {
+        let mut last = None;
+        while let Some(first) = self.unpersisted.front()
+            && (first.is_written || first.number <= number)
+            && let Some(first) = self.unpersisted.pop_front()
+        {
+            last = Some(first.number);
+            self.send(first.messages, commands);
+        }
+        if let Some(last) = last {
+            self.raw.on_persist_ready(last);
+            self.advance_apply();
+        }
+    }
+
+    fn advance_apply(&mut self) {
+        let log = &self.raw.raft.raft_log;
+        let applied = self.machine.applied();
+        // A snapshot is applied here before it is durable, and raft hears of it afterwards.
+        if applied <= log.committed.min(log.persisted) && applied > log.applied {
+            self.raw.advance_apply_to(applied);
+        }
+    }
+
+    fn send(&mut self, messages: Vec<Message>, commands: &mut Vec<Command>) {
+        for message in messages {
+            let to = MemberId(message.to);
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                self.snapshots.insert(to, self.ticks);
+            }
+            let bytes = wire::encode_message(self.generation, &message);
+            commands.extend(bytes.map(|bytes| Command::Send { to, bytes }));
+        }
+    }
+
+    fn install(&mut self, snapshot: Snapshot, commands: &mut Vec<Command>) -> Result<(), Error> {
+        let metadata = snapshot.get_metadata();
+        let map = Map::decode(&snapshot.data).map_err(Error::Map)?;
+        let rules = self.machine.rules();
+        self.machine = Machine::new(map, metadata.index);
+        self.machine.set_rules(rules);
+        self.configuration = metadata.get_conf_state().clone();
+        self.raw.mut_store().install(snapshot);
+        let superseded = self.pending.split_off(&(self.machine.applied() + 1));
+        self.pending = superseded;
+        commands.push(Command::MapReplaced);
+        Ok(())
+    }
+
+    fn apply(&mut self, committed: Vec<RaftEntry>, commands: &mut Vec<Command>) -> Result<(), Error> {
+        let mut has_changed_voters = false;
+        for entry in committed {
+            let index = entry.index;
+            let mut outcome = None;
+            match entry.get_entry_type() {
+                EntryType::EntryNormal if entry.data.is_empty() => self.machine.skip(index),
+                EntryType::EntryNormal => {
+                    let proposal = Proposal::decode(&entry.data).map_err(|why| Error::Entry { index, why })?;
+                    let became = self.machine.apply(index, &proposal);
+                    outcome = Some(became.clone());
+                    commands.push(Command::Applied { index, proposal, outcome: became });
+                }
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
+                    self.machine.skip(index);
+                    let change = wire::decode_change(&entry.data).map_err(|why| Error::Entry { index, why })?;
+                    self.configuration = self.raw.apply_conf_change(&change).map_err(Error::raft)?;
+                    has_changed_voters = true;
+                }
+            }
+            if let Some((term, id)) = self.pending.remove(&index) {
+                commands.push(match outcome {
+                    Some(outcome) if term == entry.term => Command::Decided { id, index, outcome },
+                    _ => Command::NotProposed { id, why: NotProposed::Superseded },
+                });
+            }
+        }
+        if has_changed_voters {
+            // A learner takes no snapshot that does not know it.
+            let snapshot = self.snapshot()?;
+            self.raw.mut_store().set_snapshot(snapshot);
+        }
+        Ok(())
+    }
+
+    /// The map as it is now.
+    fn snapshot(&self) -> Result<Snapshot, Error> {
+        let index = self.machine.applied();
+        let mut snapshot = Snapshot { data: self.map().encode().into(), ..Snapshot::default() };
+        let metadata = snapshot.mut_metadata();
+        metadata.index = index;
+        metadata.term = self.raw.store().term_at(index).ok_or(Error::Raft(format!("entry {index} has no term")))?;
+        metadata.set_conf_state(self.configuration.clone());
+        Ok(snapshot)
+    }
+
+    fn compact(&mut self, commands: &mut Vec<Command>) {
+        let store = self.raw.store();
+        let applied = self.machine.applied();
+        let (most, keep) = self.compaction;
+        if store.all().len() < most + keep as usize || applied < store.base().0 + keep + most as u64 / 2 {
+            return;
+        }
+        // Without a term there is nothing to compact to: it is not reached, and if it were, the log
+        // would only be longer.
+        let Ok(snapshot) = self.snapshot() else { return };
+        let store = self.raw.mut_store();
+        store.compact(snapshot.clone(), keep);
+        commands.push(Command::Compact(Records {
+            snapshot: Some(snapshot),
+            base: store.base(),
+            hard_state: Some(store.hard_state().clone()),
+            entries: store.all().to_vec(),
+            sync: true,
+        }));
+    }
+
+    fn tell_of_leader(&mut self, commands: &mut Vec<Command>) {
+        let now = (self.leader(), self.term());
+        if now == self.last_leader {
+            return;
+        }
+        self.last_leader = now;
+        self.presence = Presence { leads_since: self.ticks, ..Presence::default() };
+        let (leader, term) = now;
+        commands.push(Command::Leader { leader, term });
+    }
+
+    /// All others that vote or learn.
+    fn configuration_members(&self) -> BTreeSet<MemberId> {
+        let mut members = self.voters();
+        members.extend(self.learners());
+        members.remove(&self.member);
+        members
+    }
+
+    fn forget_lost_snapshots(&mut self) {
+        let now = self.ticks;
+        let lost: Vec<MemberId> = self
+            .snapshots
+            .iter()
+            .filter(|(_, sent)| now - **sent > SNAPSHOT_TICKS)
+            .map(|(member, _)| *member)
+            .collect();
+        for member in lost {
+            self.snapshots.remove(&member);
+            // Nothing comes of it where it has arrived.
+            self.raw.report_snapshot(member.0, SnapshotStatus::Failure);
+        }
+    }
+
+    /// Brings voters and learners closer to what they should be, one change at a time.
+    fn change_voters(&mut self) {
+        let raft = &self.raw.raft;
+        if raft.has_pending_conf() || raft.lead_transferee.is_some() || !raft.commit_to_current_term() {
+            return;
+        }
+        if self.is_joint() {
+            // Refused only when another change is on its way; then it is tried again.
+            let _ = self.raw.propose_conf_change(Vec::new(), ConfChangeV2::default());
+            return;
+        }
+        let voters: BTreeSet<MemberId> = self.configuration.voters.iter().copied().map(MemberId).collect();
+        let wanted = voters::choose(self.map(), &voters, &self.presence.gone, self.member);
+        if wanted.is_empty() {
+            return;
+        }
+        if !wanted.contains(&self.member) && wanted.is_subset(&voters) {
+            let best = wanted.iter().copied().filter(|member| self.is_near(*member));
+            let progress = |member: &MemberId| raft.prs().get(member.0).map_or(0, |progress| progress.matched);
+            if let Some(next) = best.max_by_key(progress) {
+                self.raw.transfer_leader(next.0);
+            }
+            return;
+        }
+        let changes = self.changes(&voters, &self.reachable(&voters, &wanted));
+        if !changes.is_empty() {
+            let change = ConfChangeV2 { changes: changes.into(), ..ConfChangeV2::default() };
+            let change = explicit(change);
+            let _ = self.raw.propose_conf_change(Vec::new(), change);
+        }
+    }
+
+    /// The voters that can be had now: `wanted` once all of them have caught up; until then those of
+    /// today, but for those that are lost, whose place goes to who is ready.
+    fn reachable(&self, voters: &BTreeSet<MemberId>, wanted: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {
+        let ready: BTreeSet<MemberId> =
+            wanted.iter().copied().filter(|member| voters.contains(member) || self.is_near(*member)).collect();
+        let mut reachable = if ready == *wanted {
+            ready
+        } else {
+            let is_lost = |member: &MemberId| self.map().is_removed(*member) || self.presence.gone.contains(member);
+            let mut kept = voters.clone();
+            let mut replacements = ready.difference(voters).copied();
+            for lost in voters.iter().filter(|member| is_lost(member)) {
+                let replacement = replacements.next();
+                if replacement.is_some() || self.map().is_removed(*lost) {
+                    kept.remove(lost);
+                }
+                kept.extend(replacement);
+            }
+            kept
+        };
+        // It gives up the lead before its vote.
+        reachable.insert(self.member);
+        reachable
+    }
+
+    /// Whether a server has been heard and lacks few entries.
+    fn is_near(&self, member: MemberId) -> bool {
+        let raft = &self.raw.raft;
+        let lacks_little = raft
+            .prs()
+            .get(member.0)
+            .is_some_and(|progress| progress.matched + MAX_LAG_ENTRIES >= raft.raft_log.committed);
+        member == self.member || lacks_little && self.presence.is_in_touch(member, self.ticks)
+    }
+
+    fn changes(&self, voters: &BTreeSet<MemberId>, to: &BTreeSet<MemberId>) -> Vec<ConfChangeSingle> {
+        let learners = self.learners();
+        let members: BTreeSet<MemberId> = self.map().members().map(|(member, _)| member).collect();
+        let single = |member: &MemberId, kind: ConfChangeType| {
+            let mut change = ConfChangeSingle { node_id: member.0, ..ConfChangeSingle::default() };
+            change.set_change_type(kind);
+            change
+        };
+        let mut changes = Vec::new();
+        changes.extend(to.difference(voters).map(|member| single(member, ConfChangeType::AddNode)));
+        for member in voters.difference(to) {
+            let stays = members.contains(member);
+            let kind = if stays { ConfChangeType::AddLearnerNode } else { ConfChangeType::RemoveNode };
+            changes.push(single(member, kind));
+        }
+        let others = members.iter().filter(|member| !voters.contains(member) && !to.contains(member));
+        let new = others.filter(|member| !learners.contains(member));
+        changes.extend(new.map(|member| single(member, ConfChangeType::AddLearnerNode)));
+        let past = learners.iter().filter(|member| !members.contains(member) && !to.contains(member));
+        changes.extend(past.map(|member| single(member, ConfChangeType::RemoveNode)));
+        changes
+    }
+}
+
+/// Several changes at once go through joint consensus. Whoever leads then proposes to leave it:
+/// raft's own way forgets to, where the leader changes in between.
+fn explicit(mut change: ConfChangeV2) -> ConfChangeV2 {
+    if change.changes.len() > 1 {
+        change.set_transition(raft::eraftpb::ConfChangeTransition::Explicit);
+    }
+    change
+}
+
+/// What tests leave out, to see that they find out.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// Entries about shards are applied whatever epoch they assume.
+    NoEpochs,
+    /// What removed servers ask for is done.
+    RemovedMayAsk,
+    /// A removed server is known by what is remembered of it, not by its number.
+    FencePruned,
+    /// A token is good for ever.
+    TokensForEver,
+}
+
+impl Timeouts {
+    fn new(seed: u64) -> Self {
+        Self { state: seed, ticks: MIN_ELECTION_TICKS, seen: (0, StateRole::Follower, 0) }
+    }
+
+    /// Draws anew when raft has, and puts ours in place of its own.
+    fn apply(&mut self, raw: &mut RawNode<Entries>, has_campaigned: bool) {
+        let raft = &mut raw.raft;
+        let now = (raft.term, raft.state, raft.leader_id);
+        if has_campaigned || now != self.seen {
+            self.seen = now;
+            let range = (MAX_ELECTION_TICKS - MIN_ELECTION_TICKS) as u64;
+            self.ticks = MIN_ELECTION_TICKS + (self.draw() % range) as usize;
+        }
+        raft.set_randomized_election_timeout(self.ticks);
+    }
+
+    /// SplitMix64 (Steele, Lea and Flood 2014).
+    fn draw(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+}
+
+impl Presence {
+    fn note(&mut self, member: MemberId, now: u64) {
+        let (last, since) = self.contacts.entry(member).or_insert((now, now));
+        if now - *last > SILENCE_TICKS {
+            *since = now;
+        }
+        *last = now;
+    }
+
+    fn is_in_touch(&self, member: MemberId, now: u64) -> bool {
+        self.contacts.get(&member).is_some_and(|(last, _)| now - last <= SILENCE_TICKS)
+    }
+
+    /// Notes who is gone for long, and who is back.
+    fn look(&mut self, now: u64, members: &BTreeSet<MemberId>) {
+        self.gone.retain(|member| members.contains(member));
+        self.contacts.retain(|member, _| members.contains(member));
+        for member in members.iter().copied() {
+            match self.contacts.get(&member) {
+                Some((last, since)) if now - last <= SILENCE_TICKS => {
+                    if now - since >= BACK_TICKS {
+                        self.gone.remove(&member);
+                    }
+                }
+                Some((last, _)) if now - last <= GONE_TICKS => {}
+                None if now - self.leads_since <= GONE_TICKS => {}
+                _ => {
+                    self.gone.insert(member);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! How a federation's log begins: new, from an export, or by force after most voters are lost.
+//!
+//! Each begins at index 1 or behind what was there, with one voter. By force, and from an export,
+//! the generation rises: servers of the old one do not speak with the new, and whatever most of the
+//! old voters had agreed on that this server has not heard is lost. The others, when the new
+//! leader speaks to them, give up their log and learn ([`crate::node::Command::NewGeneration`]); so
+//! the old voters must not decide anything any more when this is done, and cannot afterwards,
+//! where one of them has heard of it.
+
+use raft::eraftpb::Snapshot;
+
+use crate::codec::Malformed;
+use crate::entry::Proposal;
+use crate::error::Error;
+use crate::ids::{FederationId, MemberId};
+use crate::log::Content;
+use crate::machine::Machine;
+use crate::map::Map;
+
+/// The beginning of a new federation: no servers yet, one voter, which is to propose
+/// [`crate::entry::Entry::Found`].
+pub fn found(federation: FederationId) -> Snapshot {
+    begin(&Map::new(federation), MemberId(1), 1, 1)
+}
+
+/// The map that a log leads to, entries that may not be committed among them, and its last index.
+///
+/// # Errors
+/// When the log holds what this build cannot read.
+pub fn replay(content: &Content) -> Result<(Map, u64), Error> {
+    let metadata = content.snapshot.get_metadata();
+    let map = if metadata.index == 0 {
+        Map { generation: content.identity.generation, ..Map::new(content.identity.federation) }
+    } else {
+        Map::decode(&content.snapshot.data).map_err(Error::Map)?
+    };
+    let mut machine = Machine::new(map, metadata.index);
+    for entry in content.entries.iter().filter(|entry| entry.index > metadata.index) {
+        let is_ours = entry.get_entry_type() == raft::eraftpb::EntryType::EntryNormal && !entry.data.is_empty();
+        if is_ours {
+            let index = entry.index;
+            let proposal = Proposal::decode(&entry.data).map_err(|why| Error::Entry { index, why })?;
+            machine.apply(index, &proposal);
+        } else {
+            machine.skip(entry.index);
+        }
+    }
+    Ok((machine.map().clone(), machine.applied()))
+}
+
+/// The beginning of a new generation, with `member` as its only voter: of what [`replay`] found
+/// there, or of an exported map (`last_index` 0).
+///
+/// # Errors
+/// When `member` is not in the map, or removed.
+pub fn force_new(map: &Map, last_index: u64, content: &Content) -> Result<Snapshot, NotAMember> {
+    let member = content.identity.member;
+    if map.server(member).is_none() {
+        return Err(NotAMember(member));
+    }
+    let generation = map.generation.max(content.identity.generation) + 1;
+    let index = last_index.max(map.version) + 1;
+    let map = Map { generation, version: index, ..map.clone() };
+    Ok(begin(&map, member, index, content.hard_state.term + 1))
+}
+
+/// Only a server that the map knows can go on with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not a server of this map: run this on one that is")]
+pub struct NotAMember(pub MemberId);
+
+/// The generation that a snapshot of [`force_new`] begins.
+///
+/// # Errors
+/// When its map cannot be read.
+pub fn generation(snapshot: &Snapshot) -> Result<u64, Malformed> {
+    Map::decode(&snapshot.data).map(|map| map.generation)
+}
+
+fn begin(map: &Map, voter: MemberId, index: u64, term: u64) -> Snapshot {
+    let mut snapshot = Snapshot { data: map.encode().into(), ..Snapshot::default() };
+    let metadata = snapshot.mut_metadata();
+    (metadata.index, metadata.term) = (index, term);
+    metadata.mut_conf_state().voters = vec![voter.0];
+    snapshot
+}

@@ -1,0 +1,370 @@
+//! Any entries in any order keep the map's invariants, and the same entries make the same map.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ecotone_control::entry::{Entry, MAX_ENTRY_BYTES, NewServer, Proposal};
+use ecotone_control::ids::{CertificateSerial, Epoch, FederationId, MemberId, ShardId, TokenId};
+use ecotone_control::machine::{Machine, Outcome, Refusal};
+use ecotone_control::map::{Features, MAX_ZONE_BYTES, Map, Role, ServerState};
+use proptest::prelude::*;
+
+use super::{found, server};
+
+fn member() -> impl Strategy<Value = MemberId> {
+    (1..7_u64).prop_map(MemberId)
+}
+
+fn shard_at() -> impl Strategy<Value = (ShardId, Epoch)> {
+    ((1..5_u32).prop_map(ShardId), (1..5_u64).prop_map(Epoch))
+}
+
+fn members() -> impl Strategy<Value = BTreeSet<MemberId>> {
+    prop::collection::btree_set(member(), 0..4)
+}
+
+fn new_server() -> impl Strategy<Value = NewServer> {
+    (1..9_u8, any::<bool>(), 1..4_u32).prop_map(|(number, is_witness, max)| NewServer {
+        role: if is_witness { Role::Witness } else { Role::Data },
+        features: Features { min: 1, max },
+        ..server(number)
+    })
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let serial = || (0..6_u8).prop_map(|number| CertificateSerial([number; 20]));
+    prop_oneof![
+        1 => (new_server(), any::<bool>()).prop_map(|(server, with_shard)| Entry::Found {
+            server,
+            authority: None,
+            with_shard
+        }),
+        6 => (0..12_u8, 0..9_u64, new_server()).prop_map(|(token, token_expires_s, server)| Entry::Join {
+            token: TokenId([token; 16]),
+            token_expires_s,
+            server
+        }),
+        6 => (member(), new_server()).prop_map(|(member, server)| Entry::Announce {
+            member,
+            directory: server.directory,
+            addresses: server.addresses,
+            zone: server.zone,
+            features: server.features
+        }),
+        2 => (member(), any::<bool>()).prop_map(|(member, drain)| Entry::Drain { member, drain }),
+        2 => (member(), any::<bool>(), serial()).prop_map(|(member, force, serial)| Entry::Remove {
+            member,
+            force,
+            certificates: vec![(serial, 5)]
+        }),
+        1 => prop::collection::vec(member(), 0..4).prop_map(|primaries| Entry::Deal { primaries }),
+        4 => (shard_at(), member()).prop_map(|((shard, epoch), member)| Entry::AddCopy { shard, epoch, member }),
+        1 => (shard_at(), member()).prop_map(|((shard, epoch), member)| Entry::RemoveCopy { shard, epoch, member }),
+        4 => (shard_at(), 1..5_u64, members()).prop_map(|((shard, epoch), set_version, in_sync)| Entry::SetInSync {
+            shard,
+            epoch,
+            set_version,
+            in_sync
+        }),
+        3 => (shard_at(), prop::option::of(member()))
+            .prop_map(|((shard, epoch), primary)| Entry::SetPrimary { shard, epoch, primary }),
+        2 => (shard_at(), member()).prop_map(|((shard, epoch), to)| Entry::Move { shard, epoch, to }),
+        1 => ("[a-c]", prop::option::of("[x-z]{0,2}")).prop_map(|(name, value)| Entry::Set { name, value }),
+        1 => (1..5_u32).prop_map(|level| Entry::RaiseFeatureLevel { level }),
+        1 => (serial(), 0..9_u64).prop_map(|(serial, expires_s)| Entry::Revoke { serial, expires_s }),
+        1 => prop::collection::vec(any::<u8>(), 0..9).prop_map(|authority| Entry::SetAuthority { authority }),
+        1 => (0..9_u64).prop_map(|now_s| Entry::Prune { now_s }),
+    ]
+}
+
+fn proposals() -> impl Strategy<Value = Vec<Proposal>> {
+    let proposal = (member(), entry()).prop_map(|(by, entry)| Proposal { by, entry });
+    // Most runs begin as federations do: with a founder that holds the shard, and servers that have
+    // joined and run.
+    (any::<bool>(), prop::collection::vec(proposal, 0..80)).prop_map(|(begun, mut proposals)| {
+        if begun {
+            let mut all = vec![found()];
+            for number in 2..5 {
+                let new = server(number);
+                let token = TokenId([100 + number; 16]);
+                let join = Entry::Join { token, token_expires_s: 9, server: new.clone() };
+                let announce = Entry::Announce {
+                    member: MemberId(u64::from(number)),
+                    directory: new.directory,
+                    addresses: new.addresses,
+                    zone: new.zone,
+                    features: new.features,
+                };
+                all.extend([join, announce].map(|entry| Proposal { by: MemberId(1), entry }));
+            }
+            all.append(&mut proposals);
+            return all;
+        }
+        proposals
+    })
+}
+
+fn machine() -> Machine {
+    Machine::new(Map::new(FederationId([9; 16])), 1)
+}
+
+fn apply(machine: &mut Machine, proposals: &[Proposal]) {
+    for proposal in proposals {
+        let index = machine.applied() + 1;
+        machine.apply(index, proposal);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn invariants_hold_after_every_entry(proposals in proposals()) {
+        let mut machine = machine();
+        let mut owners = BTreeMap::new();
+        let mut present = BTreeSet::new();
+        let mut removed = BTreeSet::new();
+        for (at, proposal) in proposals.iter().enumerate() {
+            let before = machine.map().clone();
+            let outcome = machine.apply(at as u64 + 2, proposal);
+            let map = machine.map();
+            prop_assert_eq!(map.check(), Ok(()), "after {:?}, which became {:?}", proposal, outcome);
+            for (id, shard) in &map.shards {
+                if let Some(primary) = shard.primary {
+                    let owner = *owners.entry((*id, shard.epoch)).or_insert(primary);
+                    prop_assert_eq!(owner, primary, "{} has two owners in epoch {}", id, shard.epoch);
+                }
+                if let Some(earlier) = before.shards.get(id) {
+                    prop_assert!(shard.epoch >= earlier.epoch, "the epoch of {} fell", id);
+                    prop_assert!(shard.set_version >= earlier.set_version);
+                    prop_assert_eq!(&shard.slots, &earlier.slots);
+                    prop_assert!(
+                        shard.epoch > earlier.epoch || shard.primary == earlier.primary,
+                        "{} got another primary in epoch {}", id, shard.epoch
+                    );
+                }
+            }
+            prop_assert!(before.shards.keys().all(|id| map.shards.contains_key(id)), "a shard is gone");
+            prop_assert!(map.feature_level >= before.feature_level || before.servers.is_empty());
+            let now: BTreeSet<MemberId> = map.members().map(|(member, _)| member).collect();
+            removed.extend(present.difference(&now).copied());
+            prop_assert!(now.is_disjoint(&removed), "one of {:?} is back", removed);
+            let is_changed = *map != before;
+            let has_effect = matches!(outcome, Outcome::Changed | Outcome::Joined(_));
+            prop_assert!(has_effect || !is_changed, "{:?} changed the map", outcome);
+            prop_assert!(!is_changed || !before.is_removed(proposal.by), "a removed server acted");
+            prop_assert_eq!(is_changed, map.version == at as u64 + 2);
+            present = now;
+        }
+    }
+
+    #[test]
+    fn an_entry_applied_twice_changes_nothing_the_second_time(proposals in proposals()) {
+        let mut machine = machine();
+        for (at, proposal) in proposals.iter().enumerate() {
+            let index = at as u64 * 2 + 2;
+            machine.apply(index, proposal);
+            let once = machine.map().clone();
+            machine.apply(index + 1, proposal);
+            prop_assert_eq!(machine.map(), &once, "{:?}", proposal);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_anywhere_and_the_rest_make_the_same_map(proposals in proposals(), cut in 0..80_usize) {
+        let mut whole = machine();
+        apply(&mut whole, &proposals);
+        let (first, rest) = proposals.split_at(cut.min(proposals.len()));
+        let mut before = machine();
+        apply(&mut before, first);
+        let bytes = before.map().encode();
+        let mut after = Machine::new(Map::decode(&bytes).unwrap(), before.applied());
+        apply(&mut after, rest);
+        prop_assert_eq!(after.map(), whole.map());
+        prop_assert_eq!(after.map().encode(), whole.map().encode());
+    }
+
+    #[test]
+    fn entries_are_read_as_written(by in member(), entry in entry()) {
+        let proposal = Proposal { by, entry };
+        let bytes = proposal.encode();
+        prop_assert_eq!(Proposal::decode(&bytes), Ok(proposal));
+        for cut in 0..bytes.len() {
+            prop_assert!(Proposal::decode(&bytes[..cut]).is_err(), "cut to {} bytes", cut);
+        }
+    }
+
+    #[test]
+    fn a_mutated_entry_is_refused_or_says_what_it_is(by in member(), entry in entry(), at in 0..200_usize, byte: u8) {
+        let mut bytes = Proposal { by, entry }.encode();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        if let Ok(read) = Proposal::decode(&bytes) {
+            prop_assert_eq!(read.encode(), bytes);
+        }
+    }
+
+    #[test]
+    fn a_mutated_map_is_refused(proposals in proposals(), at in any::<prop::sample::Index>(), bit in 0..8) {
+        let mut machine = machine();
+        apply(&mut machine, &proposals);
+        let mut bytes = machine.map().encode();
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1_u8 << bit;
+        prop_assert!(Map::decode(&bytes).is_err());
+    }
+}
+
+fn begun() -> Machine {
+    let mut machine = machine();
+    apply(&mut machine, &[found()]);
+    machine
+}
+
+fn ask(machine: &mut Machine, entry: Entry) -> Outcome {
+    machine.apply(machine.applied() + 1, &Proposal { by: MemberId(1), entry })
+}
+
+fn join(machine: &mut Machine, number: u8) -> MemberId {
+    let new = server(number);
+    let entry = Entry::Join { token: TokenId([number; 16]), token_expires_s: 3_600, server: new.clone() };
+    let Outcome::Joined(member) = ask(machine, entry) else { panic!("server {number} was refused") };
+    let announce = Entry::Announce {
+        member,
+        directory: new.directory,
+        addresses: new.addresses,
+        zone: new.zone,
+        features: new.features,
+    };
+    assert_eq!(ask(machine, announce), Outcome::Changed);
+    member
+}
+
+#[test]
+fn a_token_lets_one_server_in_and_lets_it_ask_again() {
+    let mut machine = begun();
+    let first = join(&mut machine, 2);
+    let again = Entry::Join { token: TokenId([2; 16]), token_expires_s: 3_600, server: server(2) };
+    assert_eq!(ask(&mut machine, again.clone()), Outcome::Joined(first));
+    let other = Entry::Join { token: TokenId([2; 16]), token_expires_s: 3_600, server: server(3) };
+    assert_eq!(ask(&mut machine, other.clone()), Outcome::Refused(Refusal::TokenSpent));
+    // Nor when it is removed: not even itself.
+    ask(&mut machine, Entry::Remove { member: first, force: false, certificates: Vec::new() });
+    assert_eq!(ask(&mut machine, again), Outcome::Refused(Refusal::TokenSpent));
+    assert_eq!(ask(&mut machine, other), Outcome::Refused(Refusal::TokenSpent));
+}
+
+#[test]
+fn a_failover_and_a_move_that_race_become_one() {
+    let mut machine = begun();
+    let (second, third) = (join(&mut machine, 2), join(&mut machine, 3));
+    let (shard, epoch) = (ShardId(1), Epoch(1));
+    assert_eq!(ask(&mut machine, Entry::AddCopy { shard, epoch, member: second }), Outcome::Changed);
+    let in_sync = BTreeSet::from([MemberId(1), second]);
+    let set = Entry::SetInSync { shard, epoch, set_version: 1, in_sync };
+    assert_eq!(ask(&mut machine, set), Outcome::Changed);
+    // The failover is first, the old primary's wish to shrink the set comes too late.
+    assert_eq!(ask(&mut machine, Entry::SetPrimary { shard, epoch, primary: Some(second) }), Outcome::Changed);
+    let late = [
+        Entry::SetInSync { shard, epoch, set_version: 2, in_sync: BTreeSet::from([MemberId(1)]) },
+        Entry::SetPrimary { shard, epoch, primary: Some(MemberId(1)) },
+        Entry::Move { shard, epoch, to: third },
+        Entry::AddCopy { shard, epoch, member: third },
+    ];
+    for entry in late {
+        assert_eq!(ask(&mut machine, entry), Outcome::Outdated { epoch: Epoch(2) });
+    }
+    // In the right epoch, but on top of a set that has changed.
+    let set = Entry::SetInSync { shard, epoch: Epoch(2), set_version: 1, in_sync: BTreeSet::from([second]) };
+    assert_eq!(ask(&mut machine, set), Outcome::Outdated { epoch: Epoch(2) });
+}
+
+#[test]
+fn removal_takes_shards_only_by_force_and_is_for_ever() {
+    let mut machine = begun();
+    let second = join(&mut machine, 2);
+    let remove =
+        |force| Entry::Remove { member: MemberId(1), force, certificates: vec![(CertificateSerial([5; 20]), 100)] };
+    let by_second =
+        |machine: &mut Machine, entry| machine.apply(machine.applied() + 1, &Proposal { by: second, entry });
+    let refused = by_second(&mut machine, remove(false));
+    assert_eq!(refused, Outcome::Refused(Refusal::LastCopy(MemberId(1), ShardId(1))));
+    assert_eq!(by_second(&mut machine, remove(true)), Outcome::Changed);
+    let shard = &machine.map().shards[&ShardId(1)];
+    assert_eq!((shard.primary, shard.epoch), (None, Epoch(2)));
+    assert!(machine.map().revoked.contains_key(&CertificateSerial([5; 20])));
+
+    // It asks, and its number is known to be removed also when nothing else is known of it.
+    let set = Entry::Set { name: "a".into(), value: Some("b".into()) };
+    assert_eq!(ask(&mut machine, set.clone()), Outcome::Refused(Refusal::Removed(MemberId(1))));
+    assert_eq!(by_second(&mut machine, Entry::Prune { now_s: 1_000 }), Outcome::Changed);
+    assert!(!machine.map().servers.contains_key(&MemberId(1)));
+    assert!(machine.map().revoked.is_empty());
+    assert_eq!(ask(&mut machine, set), Outcome::Refused(Refusal::Removed(MemberId(1))));
+    // The next server gets a new number.
+    let token = TokenId([9; 16]);
+    let again = Entry::Join { token, token_expires_s: 1, server: server(9) };
+    assert_eq!(by_second(&mut machine, again), Outcome::Joined(MemberId(3)));
+    assert_eq!(
+        by_second(&mut machine, Entry::Remove { member: MemberId(3), force: true, certificates: Vec::new() }),
+        Outcome::Changed
+    );
+    let last = by_second(&mut machine, Entry::Remove { member: second, force: true, certificates: Vec::new() });
+    assert_eq!(last, Outcome::Refused(Refusal::LastServer(second)));
+}
+
+#[test]
+fn the_feature_level_rises_when_all_can_follow() {
+    let mut machine = begun();
+    assert_eq!(machine.map().feature_level, 2, "a federation begins with what its first server can do");
+    let second = join(&mut machine, 2);
+    let raise = Entry::RaiseFeatureLevel { level: 3 };
+    let unable = Outcome::Refused(Refusal::FeatureLevel { level: 3, min: 1, max: 2 });
+    assert_eq!(ask(&mut machine, raise.clone()), unable);
+    let announce = |member: MemberId, max| {
+        let number = u8::try_from(member.0).unwrap();
+        let new = server(number);
+        let features = Features { min: 1, max };
+        let NewServer { directory, addresses, zone, .. } = new;
+        Entry::Announce { member, directory, addresses, zone, features }
+    };
+    ask(&mut machine, announce(MemberId(1), 3));
+    assert_eq!(ask(&mut machine, raise.clone()), unable, "one of two servers still has the old build");
+    ask(&mut machine, announce(second, 3));
+    assert_eq!(ask(&mut machine, raise.clone()), Outcome::Changed);
+    assert_eq!(ask(&mut machine, raise), Outcome::Unchanged);
+    // Now there is no way back, for a server that starts and for one that joins.
+    let refused = Outcome::Refused(Refusal::FeatureLevel { level: 3, min: 1, max: 2 });
+    assert_eq!(ask(&mut machine, announce(second, 2)), refused);
+    let token = TokenId([7; 16]);
+    assert_eq!(ask(&mut machine, Entry::Join { token, token_expires_s: 1, server: server(7) }), refused);
+}
+
+#[test]
+fn witnesses_and_drained_servers_get_no_data() {
+    let mut machine = begun();
+    let second = join(&mut machine, 2);
+    let witness = NewServer { role: Role::Witness, ..server(3) };
+    let token = TokenId([3; 16]);
+    let joined = ask(&mut machine, Entry::Join { token, token_expires_s: 1, server: witness });
+    let Outcome::Joined(witness) = joined else { panic!("{joined:?}") };
+    let copy = |member| Entry::AddCopy { shard: ShardId(1), epoch: Epoch(1), member };
+    assert_eq!(ask(&mut machine, copy(witness)), Outcome::Refused(Refusal::CannotHold(witness)));
+    ask(&mut machine, Entry::Drain { member: second, drain: true });
+    assert_eq!(machine.map().servers[&second].state, ServerState::Draining);
+    assert_eq!(ask(&mut machine, copy(second)), Outcome::Refused(Refusal::CannotHold(second)));
+    ask(&mut machine, Entry::Drain { member: second, drain: false });
+    assert_eq!(ask(&mut machine, copy(second)), Outcome::Changed);
+}
+
+#[test]
+fn lengths_beyond_their_limits_are_refused() {
+    let zone = "z".repeat(MAX_ZONE_BYTES + 1);
+    let proposal = Proposal {
+        by: MemberId(1),
+        entry: Entry::Found { server: NewServer { zone, ..server(1) }, authority: None, with_shard: true },
+    };
+    let error = Proposal::decode(&proposal.encode()).unwrap_err().to_string();
+    assert!(error.contains("65 is more than the limit of 64"), "{error}");
+    let entry = Entry::SetAuthority { authority: vec![0; MAX_ENTRY_BYTES] };
+    assert!(Proposal::decode(&Proposal { by: MemberId(1), entry }.encode()).is_err());
+}
