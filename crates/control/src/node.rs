@@ -42,8 +42,14 @@ pub const TICK_MS: u64 = 25;
 pub const HEARTBEAT_TICKS: usize = 4;
 /// The shortest silence of a leader before another is elected, in ticks.
 pub const MIN_ELECTION_TICKS: usize = 13;
-/// The longest, in ticks; each server draws one anew for each term.
-pub const MAX_ELECTION_TICKS: usize = 31;
+/// Ticks by which one voter waits longer than the one before it: longer than a round trip, so that
+/// two do not divide the votes. Who is first changes with each term.
+const ELECTION_STEP_TICKS: usize = 5;
+/// Ticks that are drawn at random on top: voters may disagree who comes when, while they change.
+const ELECTION_JITTER_TICKS: u64 = 3;
+/// The longest silence, in ticks, exclusive.
+pub const MAX_ELECTION_TICKS: usize =
+    MIN_ELECTION_TICKS + voters::MAX_VOTERS * ELECTION_STEP_TICKS + ELECTION_JITTER_TICKS as usize;
 /// Ticks of silence after which a server is gone for long, and another votes in its place: 30 s.
 pub const GONE_TICKS: u64 = 30_000 / TICK_MS;
 /// Ticks that a server must have been heard for until it is no longer gone: 10 s.
@@ -208,12 +214,15 @@ struct Unpersisted {
     messages: Vec<Message>,
 }
 
-/// What raft draws at random: how long each election waits. Drawn here instead, so that the same
-/// seed gives the same run.
+/// How long a voter waits for its leader. Raft draws it at random; ours goes by the voters' order,
+/// which the term turns, so that they do not stand for election at once, and by a seed, so that the
+/// same one gives the same run.
 struct Timeouts {
     state: u64,
     ticks: usize,
     seen: (u64, StateRole, u64),
+    /// Voters have changed.
+    is_due: bool,
 }
 
 /// When the leader heard of whom.
@@ -259,7 +268,7 @@ impl Node {
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let store = Entries::new(snapshot, base, entries, hard_state);
         let mut raw = RawNode::new(&config, store, &logger).map_err(Error::raft)?;
-        timeouts.apply(&mut raw, true);
+        timeouts.apply(&mut raw, &configuration, true);
         Ok(Self {
             raw,
             machine: Machine::new(map, index),
@@ -312,7 +321,7 @@ impl Node {
                 self.step(commands)?;
             }
         }
-        self.timeouts.apply(&mut self.raw, has_campaigned);
+        self.timeouts.apply(&mut self.raw, &self.configuration, has_campaigned);
         self.compact(commands);
         self.tell_of_leader(commands);
         Ok(())
@@ -544,6 +553,7 @@ impl Node {
         self.machine = Machine::new(map, metadata.index);
         self.machine.set_rules(rules);
         self.configuration = metadata.get_conf_state().clone();
+        self.timeouts.is_due = true;
         self.raw.mut_store().install(snapshot);
         let superseded = self.pending.split_off(&(self.machine.applied() + 1));
         self.pending = superseded;
@@ -579,6 +589,7 @@ impl Node {
             }
         }
         if has_changed_voters {
+            self.timeouts.is_due = true;
             // A learner takes no snapshot that does not know it.
             let snapshot = self.snapshot()?;
             self.raw.mut_store().set_snapshot(snapshot);
@@ -768,17 +779,22 @@ pub enum Planted {
 
 impl Timeouts {
     fn new(seed: u64) -> Self {
-        Self { state: seed, ticks: MIN_ELECTION_TICKS, seen: (0, StateRole::Follower, 0) }
+        Self { state: seed, ticks: MIN_ELECTION_TICKS, seen: (0, StateRole::Follower, 0), is_due: true }
     }
 
     /// Draws anew when raft has, and puts ours in place of its own.
-    fn apply(&mut self, raw: &mut RawNode<Entries>, has_campaigned: bool) {
+    fn apply(&mut self, raw: &mut RawNode<Entries>, configuration: &ConfState, has_campaigned: bool) {
         let raft = &mut raw.raft;
         let now = (raft.term, raft.state, raft.leader_id);
-        if has_campaigned || now != self.seen {
+        if has_campaigned || self.is_due || now != self.seen {
             self.seen = now;
-            let range = (MAX_ELECTION_TICKS - MIN_ELECTION_TICKS) as u64;
-            self.ticks = MIN_ELECTION_TICKS + (self.draw() % range) as usize;
+            self.is_due = false;
+            let all: BTreeSet<u64> =
+                configuration.voters.iter().chain(&configuration.voters_outgoing).copied().collect();
+            let position = all.iter().position(|voter| *voter == raft.id).unwrap_or_default();
+            let rank = (position + raft.term as usize) % all.len().max(1);
+            let jitter = (self.draw() % ELECTION_JITTER_TICKS) as usize;
+            self.ticks = MIN_ELECTION_TICKS + rank.min(voters::MAX_VOTERS) * ELECTION_STEP_TICKS + jitter;
         }
         raft.set_randomized_election_timeout(self.ticks);
     }

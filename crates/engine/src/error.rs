@@ -249,6 +249,8 @@ impl From<ecotone_valuelog::Error> for Error {
             ecotone_valuelog::Error::DiskFull { detail } => Self::DiskFull { detail },
             ecotone_valuelog::Error::Io { action, path, detail } => Self::Io { action, path, detail },
             ecotone_valuelog::Error::Background { detail } => Self::Background { detail },
+            // There may be some for the next call.
+            error @ ecotone_valuelog::Error::NoMemory { .. } => Self::Busy { detail: error.to_string() },
             ecotone_valuelog::Error::WouldBlock => Self::WouldBlock,
         }
     }

@@ -10,26 +10,18 @@ use ecotone_types::ServerId;
 use rcgen::{Issuer, KeyPair};
 use rustls::pki_types::CertificateDer;
 
-use crate::certificates::{self, Requested};
+use crate::certificates::{self, Issued, Requested};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::identity::{CERTIFICATE_TAG, Identity, KEY_TAG};
-use crate::ledger::{Entry, FileLedger, LEDGER_FILE, Ledger, LedgerState, Refusal};
+use crate::ledger::{Entry, FileLedger, LEDGER_FILE, Ledger, LedgerState};
 use crate::names::{FederationId, MemberId, check_name};
+use crate::refusal::Refusal;
 use crate::token::{Hash, JoinToken, TOKEN_LIFETIME_S, fingerprint};
 
 /// The file with key and certificate.
 const FILE: &str = "authority.pem";
-
-/// A certificate, and that of the authority that has signed it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Issued {
-    /// The server's.
-    pub certificate: CertificateDer<'static>,
-    /// The authority's.
-    pub authority: CertificateDer<'static>,
-}
 
 /// A federation's authority.
 pub struct Authority {

@@ -15,6 +15,15 @@ use crate::names::{FederationId, MemberId, dns_name, random};
 use crate::renewal::{BACKDATED_S, LIFETIME_S};
 use crate::token::Hash;
 
+/// A certificate, and that of the authority that has signed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issued {
+    /// The server's.
+    pub certificate: CertificateDer<'static>,
+    /// The authority's.
+    pub authority: CertificateDer<'static>,
+}
+
 /// Seconds that an authority is valid: ten years.
 const AUTHORITY_LIFETIME_S: u64 = 10 * 365 * 24 * 3600;
 /// Bytes of a serial number, of which the first bit is none.

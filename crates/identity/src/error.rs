@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::ledger::Refusal;
+use crate::refusal::Refusal;
 
 /// Result of an operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

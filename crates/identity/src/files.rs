@@ -47,14 +47,14 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     path.parent().map_or(Ok(()), sync_folder)
 }
 
-/// The content of a file; `None` if it is not there.
+/// The content of a file; `None` if it is not there, or could not be: who makes its folder says why.
 ///
 /// # Errors
 /// [`Error::Usage`] if others may read it: what it holds may be known to them.
 pub(crate) fn read(path: &Path) -> Result<Option<String>> {
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) => return Err(Error::io("open", path, error)),
     };
     let mode = file.metadata().map_err(|error| Error::io("look at", path, error))?.mode();

@@ -21,8 +21,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 
-use crate::authority::Issued;
-use crate::certificates;
+use crate::certificates::{self, Issued};
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 use crate::files;

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use ecotone_types::ServerId;
 use rcgen::KeyPair;
 
-use crate::authority::Issued;
-use crate::certificates;
+use crate::certificates::{self, Issued};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::files;

@@ -33,11 +33,13 @@ pub mod identity;
 pub mod join;
 pub mod ledger;
 pub mod names;
+pub mod refusal;
 pub mod renewal;
 pub mod tls;
 pub mod token;
 
-pub use authority::{Authority, Issued};
+pub use authority::Authority;
+pub use certificates::Issued;
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use error::{Error, Result};
 pub use failure::HandshakeFailure;

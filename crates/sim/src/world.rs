@@ -836,11 +836,7 @@ impl World {
             let server = &self.servers[at];
             let (token, member) = (server.token, server.member);
             match member {
-                Some(member) if server.is_lost => {
-                    if map.server(member).is_some() {
-                        self.remove(at, true);
-                    }
-                }
+                Some(member) if server.is_lost && map.server(member).is_some() => self.remove(at, true),
                 None if !server.is_lost => {
                     let entry =
                         Entry::Join { token, token_expires_s: self.now_us + 3_600, server: self.new_server(at) };

@@ -14,7 +14,10 @@ use crate::error::{Error, root_cause};
 /// Version of `proto/federation.proto`. Raised, there in the package's name, too, when a peer of
 /// the former version could misunderstand a message; peers of another version are refused in the
 /// handshake, with every call, and again with every offer of a job.
-pub const PROTOCOL_VERSION: u32 = 1;
+///
+/// 2: values may be compressed. A worker of version 1 would count no references for the entries
+/// that lead to them.
+pub const PROTOCOL_VERSION: u32 = 2;
 
 const _: () = assert!(
     is_own(wire::peer_server::SERVICE_NAME.as_bytes()),
@@ -33,7 +36,7 @@ const VERSION_KEY: &str = "ecotone-protocol-version";
 /// Messages and services generated from `proto/federation.proto`, which documents them.
 #[allow(missing_docs, clippy::all)]
 pub mod wire {
-    tonic::include_proto!("ecotone.federation.v1");
+    tonic::include_proto!("ecotone.federation.v2");
 }
 
 /// The version in the name of a service.
@@ -134,6 +137,7 @@ mod tests {
         foreign.metadata_mut().insert(VERSION_KEY, 7.into());
         let error = failed_call("edge:1", &foreign);
         assert!(matches!(&error, Error::Version { peer, theirs: 7, ours: PROTOCOL_VERSION } if peer == "edge:1"));
-        assert!(status.message().contains("version 1,") && status.message().contains("version 7;"), "{status}");
+        let own = format!("version {PROTOCOL_VERSION},");
+        assert!(status.message().contains(&own) && status.message().contains("version 7;"), "{status}");
     }
 }

@@ -3,7 +3,8 @@
 //! What the kernel had not written when power was lost is missing by sectors, and of a page that it
 //! wrote while a record was being copied into it the end may be. What is missing reads as zeros: it
 //! lies in space that was reserved and never written. So where one bit alone is not what it was,
-//! power has not taken it unless nothing but zeros follows in its sector.
+//! power has not taken it unless nothing but zeros follows in its sector. Nor has it taken a packed
+//! value whose record is whole, and that does not unpack with its dictionary.
 //!
 //! Failure: of two wrong bits or more, of values that are longer than those that
 //! [`record::flipped_bit_of`] examines, of a bit that was cleared with nothing set behind it in its
@@ -13,8 +14,8 @@
 use crate::packed_record::{self, Lengths};
 use crate::pointer::RecordPointer;
 use crate::record;
-use crate::segment::Segment;
-use crate::segment_header::{self, SEGMENT_HEADER_BYTES};
+use crate::segment::{MAX_DICTIONARY_RECORD_BYTES, Segment};
+use crate::segment_header::{self, SEGMENT_HEADER_BYTES, SegmentFormat};
 use crate::{Error, Result};
 
 /// What a device writes whole or not at all, at the least.
@@ -29,12 +30,17 @@ const SHORT_RECORD_BYTES: usize = 64 * 1024;
 const MISSING_END_BYTES: usize = 8;
 
 /// Whether the value of `key` that `pointer` leads to, and that does not read right, was changed
-/// after it was written.
+/// after it was written. `has_dictionary` says whether the dictionary can be had, if it needs one.
 ///
 /// # Errors
 ///
-/// [`Error::Io`] where its bytes cannot be had.
-pub fn is_damaged(segment: &Segment, key: &[u8], pointer: RecordPointer) -> Result<bool> {
+/// [`Error::Io`] where its bytes cannot be had, and those of `has_dictionary`.
+pub fn is_damaged(
+    segment: &Segment,
+    key: &[u8],
+    pointer: RecordPointer,
+    has_dictionary: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
     // Where it is ignored it is no reason not to be read.
     if !segment.ignores_header()
         && segment.header()?.is_some_and(|header| segment_header::is_one_but_for_a_bit(&header))
@@ -42,15 +48,20 @@ pub fn is_damaged(segment: &Segment, key: &[u8], pointer: RecordPointer) -> Resu
         return Ok(true);
     }
     let (begin, end) = (u64::from(pointer.offset), pointer.end(key.len()));
-    if end > segment.bytes() || pointer.record_bytes(key.len()) > record::MAX_EXAMINED_BYTES {
+    let (lengths, record_bytes) = (pointer.packed_lengths(), pointer.record_bytes(key.len()));
+    if end > segment.bytes() || (lengths.is_none() && record_bytes > record::MAX_EXAMINED_BYTES) {
         return Ok(false);
     }
-    let lengths = pointer.packed_lengths();
     if lengths.is_some() && is_dictionary_damaged(segment)? {
         return Ok(true);
     }
-    let bytes = with_sector(segment, begin, end)?;
-    Ok(bytes.is_some_and(|bytes| is_flipped(&bytes, begin, pointer.record_bytes(key.len()), key, lengths)))
+    let Some(bytes) = with_sector(segment, begin, end)? else { return Ok(false) };
+    if let Some(layout) = lengths.and_then(|of| packed_record::check_for(&bytes[..record_bytes], key, of).ok()) {
+        // It is what was written, and does not unpack: power has taken nothing, unless that is its
+        // dictionary.
+        return if layout.packing.needs_dictionary() { has_dictionary() } else { Ok(true) };
+    }
+    Ok(is_flipped(&bytes, begin, record_bytes, key, lengths))
 }
 
 /// The bytes from `begin` to `end`, with what stands behind them in their last sector; `None` where
@@ -65,25 +76,24 @@ fn with_sector(segment: &Segment, begin: u64, end: u64) -> Result<Option<Vec<u8>
 }
 
 /// Whether the first record of a segment was changed after it was written, where that is its
-/// dictionary, and its lengths were not: nobody else knows those.
-fn is_dictionary_damaged(segment: &Segment) -> Result<bool> {
+/// dictionary.
+///
+/// # Errors
+///
+/// [`Error::Io`] where its bytes cannot be had.
+pub fn is_dictionary_damaged(segment: &Segment) -> Result<bool> {
     let (begin, bytes) = (SEGMENT_HEADER_BYTES as u64, segment.bytes());
-    let has_one = segment.format().is_ok_and(|format| format.dictionary().is_some());
-    if !has_one || bytes < begin + packed_record::MAX_HEADER_BYTES as u64 {
+    let Some(id) = segment.format().ok().and_then(SegmentFormat::dictionary) else { return Ok(false) };
+    let end = bytes.min(begin + MAX_DICTIONARY_RECORD_BYTES as u64);
+    if end <= begin {
         return Ok(false);
     }
-    let mut header = [0; packed_record::MAX_HEADER_BYTES];
-    segment.read(begin, &mut header)?;
-    let end = packed_record::announced_bytes(&header).map_or(u64::MAX, |length| begin + length as u64);
-    if end > bytes || end - begin > record::MAX_EXAMINED_BYTES as u64 {
+    let Some(mut found) = with_sector(segment, begin, end)? else { return Ok(false) };
+    let Some((flipped, record_bytes)) = packed_record::flipped_bit_of_dictionary(&mut found, id) else {
         return Ok(false);
-    }
-    let found = with_sector(segment, begin, end)?;
-    Ok(found.is_some_and(|found| {
-        let record = &found[..(end - begin) as usize];
-        let flipped = packed_record::flipped_bit_behind_header(record);
-        is_there(&found, begin, record.len(), flipped)
-    }))
+    };
+    found.truncate(((begin + record_bytes as u64).next_multiple_of(SECTOR_BYTES) - begin) as usize);
+    Ok(is_there(&found, begin, record_bytes, Some(flipped)))
 }
 
 /// Of the bytes of a segment from `begin` on, whether the first so many are the record of `key` but

@@ -33,6 +33,14 @@ pub enum Error {
         /// The reason.
         detail: String,
     },
+    /// What is packed may be as it was written, but there is no memory to unpack it.
+    #[error("no memory to decompress what is in {location}: {detail}")]
+    NoMemory {
+        /// The file.
+        location: String,
+        /// What could not be had.
+        detail: String,
+    },
     /// A sync failed earlier, and nothing is written any more.
     #[error("the store stopped taking writes after a background error: {detail}: remove the cause, then reopen it")]
     Background {

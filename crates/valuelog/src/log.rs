@@ -25,12 +25,14 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::compression::cache::DictionaryCache;
 use crate::compression::dictionary::{Dictionary, DictionaryError, DictionaryId};
-use crate::compression::{self, Codec, Level, MAX_KEPT_CONTEXT_VALUE_BYTES, Method, Stored, WITHOUT_DICTIONARY};
+use crate::compression::{
+    self, Codec, Level, MAX_KEPT_CONTEXT_VALUE_BYTES, Method, Stored, UnpackError, WITHOUT_DICTIONARY,
+};
 use crate::damage;
 use crate::descriptors::Descriptors;
 use crate::mappings::Mappings;
 use crate::packed_record::{self, PackedLayout, Packing};
-use crate::pointer::{Pointer, RecordPointer, SegmentMap, SegmentNumber, SegmentSet};
+use crate::pointer::{Pointer, RecordPointer, SegmentMap, SegmentNumber};
 use crate::record::{self, RECORD_HEADER_BYTES};
 use crate::segment::{self, Contents, Head, InFlight, Segment};
 use crate::segment_header::{SEGMENT_HEADER_BYTES, SegmentFormat};
@@ -147,8 +149,6 @@ pub struct ValueLog {
     dictionaries: DictionaryCache,
     /// The one that further segments get.
     dictionary: RwLock<Option<Arc<Dictionary>>>,
-    /// Segments whose dictionaries were read in the place of damaged ones.
-    stand_ins: Mutex<SegmentSet>,
     next_number: Mutex<u32>,
     written: Stream,
     /// For each level one of values that were relocated once, and one of those that were more
@@ -218,7 +218,6 @@ impl ValueLog {
             packs: false,
             dictionaries: DictionaryCache::default(),
             dictionary: RwLock::default(),
-            stand_ins: Mutex::default(),
             // The last process may have died before it synced its names.
             new_names: AtomicBool::new(has_segments),
             names_durable_to: AtomicU32::new(0),
@@ -515,12 +514,8 @@ impl ValueLog {
                 if !may_wait {
                     return Err(Error::WouldBlock);
                 }
-                let (content, other) = self.copy_of_dictionary(segment, id).ok_or_else(|| error.clone())?;
-                if self.stand_ins.lock().insert(other.number()) {
-                    let other = other.path();
-                    tracing::warn!(%error, ?other, "that segment has the same, and is kept for it: repair the store");
-                }
-                content
+                segment.has_lost_dictionary(&error);
+                self.copy_of_dictionary(segment, id).ok_or(error)?
             }
             content => content?,
         };
@@ -540,15 +535,34 @@ impl ValueLog {
         })
     }
 
-    /// The content of that dictionary in any other segment, and which one that is.
+    /// The content of that dictionary in any other segment.
     #[cold]
-    fn copy_of_dictionary(&self, but: &Segment, id: DictionaryId) -> Option<(Vec<u8>, Arc<Segment>)> {
-        let has = |segment: &Arc<Segment>| {
-            segment.number() != but.number() && segment.format().is_ok_and(|format| format.dictionary() == Some(id))
+    fn copy_of_dictionary(&self, but: &Segment, id: DictionaryId) -> Option<Vec<u8>> {
+        self.others_with(but, id).iter().find_map(|segment| self.read_dictionary(segment, true).ok())
+    }
+
+    /// The other segments that name that dictionary, oldest first. Reads the headers of those that
+    /// were not read yet.
+    fn others_with(&self, but: &Segment, id: DictionaryId) -> Vec<Arc<Segment>> {
+        let mut segments = self.segments();
+        segments.retain(|segment| {
+            segment.number() != but.number() && segment.dictionary_named().is_some_and(|named| named == id)
+        });
+        segments
+    }
+
+    /// Whether other segments need the dictionary of this one: they name it, and none of them has a
+    /// whole copy that is on the device, as far as one can tell. Reads, once for each segment, the
+    /// dictionaries of others until it finds one.
+    fn is_last_with_its_dictionary(&self, segment: &Segment) -> bool {
+        let Some(id) = segment.dictionary_named() else { return false };
+        let others = self.others_with(segment, id);
+        let is_whole = |segment: &Arc<Segment>| {
+            self.will_open(segment, false);
+            segment.has_dictionary().unwrap_or(false) && segment.has_durable_head()
         };
-        let segments = self.segments();
-        let mut others = segments.into_iter().filter(|segment| has(segment));
-        others.find_map(|segment| Some((self.read_dictionary(&segment, true).ok()?, segment)))
+        // Its own copy is asked for last: where it is damaged it is of no use to the others.
+        !others.is_empty() && !others.iter().any(is_whole) && segment.has_dictionary().unwrap_or(true)
     }
 
     /// Appends the value of a record of `segment` to `to`.
@@ -581,7 +595,10 @@ impl ValueLog {
         let stored = layout.value_in(dictionary.as_ref().map(|dictionary| dictionary.id()));
         let stored = stored.ok_or_else(|| segment.corrupt(offset, "the record holds no value"))?;
         let bytes = &record[layout.stored.clone()];
-        compression::unpack(stored, dictionary.as_deref(), bytes, to).map_err(|reason| segment.corrupt(offset, reason))
+        compression::unpack(stored, dictionary.as_deref(), bytes, to).map_err(|reason| match reason {
+            UnpackError::NoMemory | UnpackError::Dictionary(_) => segment.no_memory(offset, reason),
+            UnpackError::NotThatLength { .. } | UnpackError::WithoutDictionary(_) => segment.corrupt(offset, reason),
+        })
     }
 
     /// Whether a user's value can be appended without waiting for another one.
@@ -965,10 +982,25 @@ impl ValueLog {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where nobody can tell.
+    /// [`Error::Io`] and [`Error::NoMemory`] where nobody can tell.
     pub fn is_damaged(&self, key: &[u8], pointer: impl Into<RecordPointer>) -> Result<bool> {
         let pointer = pointer.into();
-        self.segment(pointer.segment).map_or(Ok(false), |segment| damage::is_damaged(&segment, key, pointer))
+        let Some(segment) = self.segment(pointer.segment) else { return Ok(false) };
+        damage::is_damaged(&segment, key, pointer, || match self.dictionary_in(&segment) {
+            Ok(found) => Ok(found.is_some()),
+            Err(Error::Corrupt { .. }) => Ok(false),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Whether a loss of power took the dictionary of `segment`, if it has one: it is not whole, and
+    /// was not damaged.
+    ///
+    /// # Errors
+    ///
+    /// As [`is_damaged`](Self::is_damaged).
+    pub fn has_lost_dictionary(&self, segment: &Segment) -> Result<bool> {
+        Ok(!segment.has_dictionary()? && !damage::is_dictionary_damaged(segment)?)
     }
 
     /// The same, that reads what stands behind damaged headers: for who saves what can be saved.
@@ -1011,14 +1043,14 @@ impl ValueLog {
     }
 
     /// Removes a segment that nobody can name any more. False for one that [`stays`](Self::stays), or
-    /// whose dictionary was read in the place of a damaged one.
+    /// whose dictionary others need of which none has a whole copy: it can go once they are gone.
     ///
     /// # Errors
     ///
     /// [`Error::Io`]; it is forgotten all the same, and found again when the store is opened.
     /// [`Error::Background`], as [`sync`](Self::sync).
     pub fn remove(&self, segment: &Segment) -> Result<bool> {
-        if self.stays(segment) || self.stand_ins.lock().contains(&segment.number()) {
+        if self.stays(segment) || self.is_last_with_its_dictionary(segment) {
             return Ok(false);
         }
         if self.names_durable_to.load(Ordering::Acquire) <= segment.number().0 {

@@ -246,9 +246,12 @@ fn a_damaged_dictionary_takes_only_what_needs_it_and_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let (with, without, path) = two_values(directory.path());
     let sound = std::fs::read(&path).unwrap();
-    for at in (SEGMENT_HEADER_BYTES..with.offset as usize).step_by(97) {
+    // Each bit of what nobody else knows, and some of the rest.
+    let of_head = (SEGMENT_HEADER_BYTES..SEGMENT_HEADER_BYTES + 24).flat_map(|at| (0..8).map(move |bit| (at, bit)));
+    let of_content = (SEGMENT_HEADER_BYTES + 24..with.offset as usize).step_by(97).map(|at| (at, 3));
+    for (at, bit) in of_head.chain(of_content) {
         let mut damaged = sound.clone();
-        damaged[at] ^= 8;
+        damaged[at] ^= 1 << bit;
         std::fs::write(&path, &damaged).unwrap();
         let log = opened(directory.path());
         assert_eq!(read(&log, b"without", without).unwrap(), telemetry(2, 300));
@@ -260,11 +263,14 @@ fn a_damaged_dictionary_takes_only_what_needs_it_and_says_so() {
         let segment = log.segment(with.segment).unwrap();
         assert!(matches!(log.dictionary_in(&segment), Err(Error::Corrupt { .. })));
         assert_eq!(log.take_over_dictionary(), None);
-        // In its lengths nobody knows what it was.
-        if at >= SEGMENT_HEADER_BYTES + 20 {
-            assert_eq!(log.is_damaged(b"with", with), Ok(true), "byte {at}: no loss of power does that");
-        }
+        assert_eq!(log.is_damaged(b"with", with), Ok(true), "byte {at}, bit {bit}: no loss of power does that");
     }
+    // Two bits are not told from a loss of power.
+    let mut damaged = sound.clone();
+    damaged[SEGMENT_HEADER_BYTES + 5] ^= 1;
+    damaged[SEGMENT_HEADER_BYTES + 6] ^= 1;
+    std::fs::write(&path, &damaged).unwrap();
+    assert_eq!(opened(directory.path()).is_damaged(b"with", with), Ok(false));
     // What a loss of power takes of it is none.
     let mut lost = sound;
     lost[SEGMENT_HEADER_BYTES..512].fill(0);
@@ -292,10 +298,82 @@ fn a_damaged_dictionary_is_taken_from_another_segment_that_has_the_same() {
     let [of_it, other] = &segments[..] else { panic!("{segments:?}") };
     assert_eq!((of_it.has_dictionary(), other.has_dictionary()), (Ok(false), Ok(true)));
     assert_eq!(read(&log, b"with", with).unwrap(), telemetry(1, 300));
-    // From now on it is needed, whoever else needs it.
-    log.go_behind(other.number()).unwrap();
-    assert_eq!(log.remove(other), Ok(false));
-    assert_eq!(log.remove(of_it), Ok(true));
+}
+
+#[test]
+fn the_last_sound_copy_of_a_dictionary_stays_as_long_as_another_segment_needs_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = opened(directory.path());
+    let append = |log: &ValueLog, number| {
+        let (pointer, _) = log.append_packed(WRITTEN, ZSTD, b"key", &telemetry(number, 300)).unwrap();
+        log.seal_active();
+        pointer
+    };
+    log.set_dictionary(Some(content(4096))).unwrap();
+    let [first, second, third] = [0, 1, 2].map(|number| append(&log, number));
+    log.sync().unwrap();
+    // What rots on the device nobody sees as long as the dictionary is in memory.
+    let file = std::fs::OpenOptions::new().write(true).open(path(&log, first)).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 100], 200).unwrap();
+    assert_eq!(read(&log, b"key", first).unwrap(), telemetry(0, 300));
+    let unsynced = append(&log, 3);
+    log.set_dictionary(Some(content(8192))).unwrap();
+    append(&log, 4);
+    let segment = |log: &ValueLog, pointer: RecordPointer| log.segment(pointer.segment).unwrap();
+    assert_eq!(log.remove(&segment(&log, third)), Ok(true), "another has a sound one");
+    assert_eq!(log.remove(&segment(&log, second)), Ok(false), "which a loss of power may still take");
+    log.sync().unwrap();
+    assert_eq!(log.remove(&segment(&log, unsynced)), Ok(true));
+    assert_eq!(log.remove(&segment(&log, second)), Ok(false));
+    log.close();
+    drop(log);
+    let log = opened(directory.path());
+    assert_eq!(log.remove(&segment(&log, second)), Ok(false), "whoever has asked for what");
+    assert_eq!(read(&log, b"key", first).unwrap(), telemetry(0, 300));
+    assert_eq!(log.remove(&segment(&log, first)), Ok(true), "its own is of use to nobody");
+    assert_eq!(log.remove(&segment(&log, second)), Ok(true), "once nobody needs it");
+}
+
+/// Puts `stored` in the place of what is stored of `key`, in a record that is whole.
+fn forge(path: &Path, key: &[u8], pointer: RecordPointer, packing: Packing, stored: &[u8]) {
+    let header = packed_record::encode_header(packing, key, stored, pointer.value_bytes as usize);
+    let record = [&header[..], key, stored].concat();
+    assert_eq!(record.len(), pointer.record_bytes(key.len()));
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &record, u64::from(pointer.offset)).unwrap();
+}
+
+#[test]
+fn a_whole_record_that_does_not_unpack_was_not_lost_with_power() {
+    let directory = tempfile::tempdir().unwrap();
+    let (with, _, path) = two_values(directory.path());
+    let stored = vec![0x5a; with.stored_bytes.unwrap() as usize];
+    for with_dictionary in [true, false] {
+        for method in [Method::Zstd, Method::Lz4] {
+            forge(&path, b"with", with, Packing::Value { method, with_dictionary }, &stored);
+            let log = opened(directory.path());
+            let refused = read(&log, b"with", with).unwrap_err();
+            assert!(matches!(&refused, Error::Corrupt { detail, .. } if detail.contains("does not give")), "{refused}");
+            assert_eq!(log.is_damaged(b"with", with), Ok(true));
+        }
+    }
+}
+
+/// What zstd cannot make ready may be sound: the same is what it says where memory is short.
+#[test]
+fn a_value_whose_dictionary_cannot_be_made_ready_is_not_said_to_be_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = opened(directory.path());
+    // It begins as those of zstd do, and is none.
+    let content = [&0xEC30_A437_u32.to_le_bytes()[..], &content(4096)].concat();
+    log.set_dictionary(Some(content)).unwrap();
+    let (pointer, _) = log.append_packed(WRITTEN, Codec::Lz4, b"key", &telemetry(1, 300)).unwrap();
+    log.sync().unwrap();
+    assert_eq!(read(&log, b"key", pointer).unwrap(), telemetry(1, 300));
+    let packing = Packing::Value { method: Method::Zstd, with_dictionary: true };
+    forge(&path(&log, pointer), b"key", pointer, packing, &vec![1; pointer.stored_bytes.unwrap() as usize]);
+    let refused = read(&log, b"key", pointer).unwrap_err();
+    assert!(matches!(&refused, Error::NoMemory { location, .. } if location.contains("000001.segment")), "{refused}");
 }
 
 #[test]

@@ -92,6 +92,11 @@ impl Packing {
         }
     }
 
+    /// Whether it is of a value that the dictionary of the segment is needed for.
+    pub fn needs_dictionary(self) -> bool {
+        matches!(self, Self::Value { with_dictionary: true, .. })
+    }
+
     /// Whether what is stored is shorter than what it stands for.
     fn is_packed(self) -> bool {
         self.method() != Method::None
@@ -317,10 +322,35 @@ pub fn flipped_bit_of(bytes: &[u8], key: &[u8], lengths: Lengths) -> Option<usiz
     bits.next()
 }
 
-/// The same of a whole record whose header and key are taken for right.
-pub fn flipped_bit_behind_header(bytes: &[u8]) -> Option<usize> {
+/// Which bit of `bytes` would have to be another for them to begin with the record of the dictionary
+/// of that name, if one alone, and how long that record is. `bytes` are as they were afterwards.
+///
+/// Nobody else knows its lengths, and how it is packed: where they are what is wrong, each bit of
+/// them is tried. With the checksum, the name tells a record from what only looks like one.
+pub fn flipped_bit_of_dictionary(bytes: &mut [u8], name: DictionaryId) -> Option<(usize, usize)> {
+    let name = name.get().to_le_bytes();
+    let is_it = |bytes: &[u8], packing, key: Range<usize>| {
+        matches!(packing, Packing::Dictionary(_)) && bytes.get(key) == Some(&name)
+    };
+    let tried = PACKING_AT * 8..bytes.len().min(MAX_HEADER_BYTES + DICTIONARY_KEY_BYTES) * 8;
+    for bit in tried {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let is_named = header(bytes)
+            .is_ok_and(|header| is_it(bytes, header.packing, header.bytes..header.bytes + header.key_bytes));
+        let checked = is_named.then(|| check(bytes).ok()).flatten();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        if let Some(layout) = checked {
+            return Some((bit, layout.stored.end));
+        }
+    }
+    // It is in the checksum, or in the content.
     let header = header(bytes).ok()?;
-    record::flipped_bit_behind(bytes, bytes.get(PACKING_AT..header.bytes + header.key_bytes)?)
+    let key_end = header.bytes + header.key_bytes;
+    if !is_it(bytes, header.packing, header.bytes..key_end) {
+        return None;
+    }
+    let record = bytes.get(..header.record_bytes())?;
+    record::flipped_bit_behind(record, &record[PACKING_AT..key_end]).map(|bit| (bit, record.len()))
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::collected::CollectedAppends;
 use crate::compression::Stored;
-use crate::compression::dictionary::{self, Dictionary, DictionaryId, MAX_DICTIONARY_BYTES};
+use crate::compression::dictionary::{self, Dictionary, DictionaryError, DictionaryId, MAX_DICTIONARY_BYTES};
 use crate::descriptors::{Counted, Descriptors};
 use crate::packed_record::{self, DICTIONARY_KEY_BYTES, Packing};
 use crate::pointer::SegmentNumber;
@@ -53,8 +53,8 @@ pub struct Segment {
     says: OnceLock<SegmentHeader>,
     /// Where its first record of a value begins, if it was not found.
     begin: u64,
-    /// Whether its dictionary is whole, once somebody has asked.
-    has_dictionary: OnceLock<bool>,
+    /// Whether its dictionary is whole, once somebody has looked.
+    has_dictionary: Mutex<Option<bool>>,
     descriptors: Descriptors,
     file: Mutex<Option<Counted<Arc<File>>>>,
     /// For users' reads.
@@ -185,7 +185,7 @@ impl Head<'_> {
 }
 
 /// The longest record of a dictionary.
-const MAX_DICTIONARY_RECORD_BYTES: usize =
+pub(crate) const MAX_DICTIONARY_RECORD_BYTES: usize =
     packed_record::MAX_HEADER_BYTES + DICTIONARY_KEY_BYTES + MAX_DICTIONARY_BYTES;
 
 impl Segment {
@@ -233,7 +233,7 @@ impl Segment {
             may_be_in_wal: resting_level.is_none(),
             says: OnceLock::from(head.says()),
             begin: len,
-            has_dictionary: OnceLock::from(true),
+            has_dictionary: Mutex::default(),
             appends: Mutex::new(Some(appends)),
             file: Mutex::new(Some(descriptors.count(file))),
             descriptors: descriptors.clone(),
@@ -266,7 +266,7 @@ impl Segment {
             may_be_in_wal: true,
             says: OnceLock::new(),
             begin: SEGMENT_HEADER_BYTES as u64,
-            has_dictionary: OnceLock::new(),
+            has_dictionary: Mutex::default(),
             appends: Mutex::new(None),
             file: Mutex::new(None),
             descriptors: descriptors.clone(),
@@ -342,6 +342,13 @@ impl Segment {
         self.says.get().map(|says| says.format).ok_or_else(|| self.corrupt(0, "its header does not say what it holds"))
     }
 
+    /// The name of its dictionary, if it has one and that can be known, found out as its
+    /// [level](Self::resting_level) is.
+    pub fn dictionary_named(&self) -> Option<DictionaryId> {
+        let known = || self.says.get().copied();
+        known().or_else(|| self.open().ok().and_then(|_| known())).and_then(|says| says.format.dictionary())
+    }
+
     /// The length of its header, and of its dictionary unless it was found.
     pub fn head_bytes(&self) -> u64 {
         self.begin
@@ -352,22 +359,44 @@ impl Segment {
         self.bytes() == self.begin
     }
 
-    /// Whether it has the dictionary in it that its header names, if it names one.
+    /// Whether it has the dictionary in it that its header names, if it names one. That is read once.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where nobody can tell.
+    /// [`Error::Io`] and [`Error::NoMemory`] where nobody can tell.
     pub fn has_dictionary(&self) -> Result<bool> {
-        if let Some(known) = self.has_dictionary.get() {
-            return Ok(*known);
+        if self.format()?.dictionary().is_none() {
+            return Ok(true);
         }
-        let has =
-            match self.format()?.dictionary().map(|_| self.read_dictionary(|offset, into| self.read(offset, into))) {
-                None | Some(Ok(_)) => true,
-                Some(Err(Error::Corrupt { .. })) => false,
-                Some(Err(error)) => return Err(error),
-            };
-        Ok(*self.has_dictionary.get_or_init(|| has))
+        // Whoever else asks meanwhile reads it as well.
+        let known = *self.has_dictionary.lock();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        match self.read_dictionary(|offset, into| self.read(offset, into)) {
+            Ok(_) => {
+                self.has_dictionary.lock().get_or_insert(true);
+                Ok(true)
+            }
+            Err(error @ Error::Corrupt { .. }) => {
+                self.has_lost_dictionary(&error);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A reader has found that its dictionary is not the one that was written. Warns the first time.
+    #[cold]
+    pub fn has_lost_dictionary(&self, error: &Error) {
+        if self.has_dictionary.lock().replace(false) != Some(false) {
+            tracing::warn!(%error, "what was compressed with it needs another segment that has the same: repair the store");
+        }
+    }
+
+    /// Whether its head would survive a loss of power, as far as this process knows.
+    pub fn has_durable_head(&self) -> bool {
+        self.was_found || self.durable.load(Ordering::Acquire) >= self.begin
     }
 
     /// Reads the content of the dictionary that is its first record, by `read`. Which one that must
@@ -401,7 +430,10 @@ impl Segment {
             return Err(corrupt(&"it is another one than its header says"));
         };
         let stored = Stored { method, dictionary: None, value_bytes: layout.value_bytes };
-        dictionary::unpack(id, stored, &record[layout.stored]).map_err(|reason| corrupt(&reason))
+        dictionary::unpack(id, stored, &record[layout.stored]).map_err(|reason| match reason {
+            DictionaryError::NoMemory => self.no_memory(begin, reason),
+            reason => corrupt(&reason),
+        })
     }
 
     /// Whether nothing is appended any more.
@@ -710,6 +742,12 @@ impl Segment {
             location: Some(format!("{} at offset {offset}", self.path.display())),
             detail: detail.to_string(),
         }
+    }
+
+    /// That what is packed at `offset` cannot be unpacked for want of memory.
+    #[cold]
+    pub fn no_memory(&self, offset: u64, detail: impl ToString) -> Error {
+        Error::NoMemory { location: format!("{} at offset {offset}", self.path.display()), detail: detail.to_string() }
     }
 
     /// Its file, which is left open for the next one.

@@ -1,6 +1,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use ecotone_engine::{CompressionMode, StoreSettings};
+
 use super::*;
 use crate::driver::Phase;
 use crate::target::{Compression, DedupKind, DedupSettings, Profile, TargetKind, TargetSettings};
@@ -358,10 +360,10 @@ fn a_store_is_opened_with_the_sizes_of_its_profile_and_layout() {
             let settings = TargetSettings::for_target(kind, profile, separated);
             settings.store_options().unwrap()
         };
-        let options = profile.settings();
+        let options = StoreSettings { value_compression: CompressionMode::Auto, ..profile.settings() };
         assert_eq!(opened(TargetKind::Engine, None), options);
         assert_eq!(opened(TargetKind::Rocksdb, Some(500)), options);
-        assert_eq!(opened(TargetKind::Engine, Some(500)), profile.settings().with_separation(500));
+        assert_eq!(opened(TargetKind::Engine, Some(500)), options.with_separation(500));
         let blobs = TargetSettings::for_target(TargetKind::RocksdbBlob, profile, Some(500)).store_options().unwrap();
         let plain = profile.settings();
         assert_eq!((blobs.memtable_bytes, blobs.memtable_count), (plain.memtable_bytes, plain.memtable_count));
@@ -526,7 +528,7 @@ fn updates_at_rest(separation: Option<u32>) -> BenchOptions {
 
 #[test]
 fn duplicates_are_counted_at_the_end_of_the_measured_part_where_they_are_asked_for() {
-    for (separation, value_bytes) in [(None, 101), (Some(100), 12 + 16 + 100)] {
+    for (separation, value_bytes) in [(None, 101), (Some(100), 7 + 16 + 100)] {
         let options = updates_at_rest(separation);
         let report = run(&options).unwrap();
         let found = &report.duplicates;

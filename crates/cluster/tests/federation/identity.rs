@@ -495,10 +495,9 @@ const LARGE_JOB_BYTES: u64 = 8 << 20;
 /// Jobs of each round.
 const JOBS: usize = 5;
 /// Rounds of each kind, in turn.
-const ROUNDS: usize = 3;
-/// What TLS may cost here: the figure that is stated (docs/performance.md), and what a busy host
-/// may add to it.
-const MAX_COST: f64 = 0.30;
+const ROUNDS: usize = 5;
+/// What TLS may cost of a job's time.
+const MAX_COST: f64 = 0.10;
 
 /// Seconds for each byte of the fastest offloaded job.
 fn fastest_job(encrypts: bool) -> f64 {
@@ -541,6 +540,7 @@ fn fastest_job(encrypts: bool) -> f64 {
 }
 
 #[test]
+#[ignore = "a measurement: alone, on an idle machine"]
 fn encryption_costs_little_of_a_jobs_time() {
     let (mut plain, mut encrypted) = (f64::INFINITY, f64::INFINITY);
     for _ in 0..ROUNDS {

@@ -1,6 +1,8 @@
 //! The control plane's parts, each by itself. All of it together, with everything that goes wrong:
 //! `sim`.
 
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
 mod generation;
 mod log_files;
 mod map_rules;

@@ -77,7 +77,8 @@ fn freed(output: &Output) -> u64 {
 #[test]
 fn an_idle_server_frees_what_was_deleted_and_counts_what_is_left() {
     let folder = tempfile::tempdir().unwrap();
-    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"");
+    let more = "listen = \"127.0.0.1:0\"\n[store]\nvalue_compression = \"none\"";
+    let file = configuration(folder.path(), more);
     let data = folder.path().join("data");
     let server = Server::with(&file);
     set(&server, 120_000);
@@ -101,7 +102,8 @@ fn an_idle_server_frees_what_was_deleted_and_counts_what_is_left() {
 #[test]
 fn compact_frees_the_garbage_of_a_server_and_of_a_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\npassword = \"a secret\"");
+    let more = "listen = \"127.0.0.1:0\"\npassword = \"a secret\"\n[store]\nvalue_compression = \"none\"";
+    let file = configuration(folder.path(), more);
     let data = folder.path().join("data");
     let password = folder.path().join("password");
     std::fs::write(&password, "a secret\n").unwrap();

@@ -182,6 +182,11 @@ fn values_are_kept_apart_unless_it_is_turned_off() {
     assert_eq!((format(&store).as_str(), segment_bytes(&store)), ("format 1", 0));
     assert_eq!(rocksdb_option(&store, "write_buffer_size"), (64 << 20).to_string());
     let store = fill(&[]);
+    assert_eq!(format(&store), "format 3");
+    assert!(segment_bytes(&store) > 1 << 20, "{} bytes", segment_bytes(&store));
+    // Without compression it would be one of format 2.
+    std::fs::remove_dir_all(&store).unwrap();
+    let store = fill(&["--store-option", "value_compression=none"]);
     assert_eq!(format(&store), "format 2");
     assert!(segment_bytes(&store) > 1 << 20, "{} bytes", segment_bytes(&store));
     assert_eq!(rocksdb_option(&store, "write_buffer_size"), (8 << 20).to_string());

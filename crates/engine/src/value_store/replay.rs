@@ -12,9 +12,10 @@
 //! at one moment. A kill of the process alone never leads here: values are given to the kernel
 //! before the WAL names them.
 //!
-//! A value of which one bit alone is wrong was not cut by a loss of power
-//! (`damage` of the value log): opening is refused there, as it is where a log is damaged so
-//! ([`crate::log_check`]).
+//! A value of which one bit alone is wrong was not cut by a loss of power, nor was one that does not
+//! decompress though its record is whole (`damage` of the value log): opening is refused there, as
+//! it is where a log is damaged so ([`crate::log_check`]). It is refused as well where a value
+//! cannot be had for another reason, want of memory among them.
 //!
 //! Pointers before the watermark are not looked at: their values were synced. Where the segment of
 //! one of them is missing altogether, files were lost, and opening is refused instead of dropping
@@ -163,7 +164,7 @@ impl Replay {
                 continue;
             }
             match log.read(key, pointer, &mut bytes) {
-                Ok(_) => match Self::has_lost_dictionary(log, key, pointer) {
+                Ok(_) => match Self::has_lost_dictionary(log, pointer) {
                     Ok(false) => (),
                     Ok(true) => {
                         let reason = format!("the value of key {} has lost its dictionary with power", Printable(key));
@@ -185,13 +186,11 @@ impl Replay {
     }
 
     /// Whether a loss of power took the dictionary that the value needs from its segment. It can be
-    /// read as long as another segment has the same, and nobody can say how long that is: once it is
-    /// in a table it must not be lost any more.
-    fn has_lost_dictionary(log: &ValueLog, key: &[u8], pointer: RecordPointer) -> ecotone_valuelog::Result<bool> {
-        let Some(segment) = log.segment(pointer.segment).filter(|_| pointer.saved_bytes() > 0) else {
-            return Ok(false);
-        };
-        Ok(!segment.has_dictionary()? && !log.is_damaged(key, pointer)?)
+    /// read as long as another segment has the same and is sound; what is in a table must not depend
+    /// on that.
+    fn has_lost_dictionary(log: &ValueLog, pointer: RecordPointer) -> ecotone_valuelog::Result<bool> {
+        let segment = log.segment(pointer.segment).filter(|_| pointer.saved_bytes() > 0);
+        segment.map_or(Ok(false), |segment| log.has_lost_dictionary(&segment))
     }
 
     fn stop(&self, found: &Found<'_>, reason: &str) -> WalRecordAction {
@@ -217,7 +216,7 @@ impl Replay {
             Error::Corrupt { location, detail } => (location, detail),
             other => (None, other.to_string()),
         };
-        let why = "one bit is wrong, which no loss of power does";
+        let why = "it was damaged, and not by a loss of power";
         self.refuse(location, format!("{detail}; {why}; {found} names it; ecotone repair saves the rest"))
     }
 

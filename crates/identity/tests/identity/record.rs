@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ecotone_identity::ledger::{Entry, LedgerState, MAX_TOKENS, Refusal};
+use ecotone_identity::ledger::{Entry, LedgerState, MAX_TOKENS};
+use ecotone_identity::refusal::Refusal;
 use ecotone_identity::token::Hash;
 use ecotone_identity::{MemberId, Timestamp};
 use proptest::prelude::*;
@@ -58,7 +59,7 @@ fn a_name_is_free_again_when_its_server_is_removed_and_the_removed_one_stays_lis
     state.apply(&founded(1)).unwrap();
     assert_eq!(state.apply(&founded(2)), Err(Refusal::AlreadyFounded));
     state.apply(&issued(b"t", NOW)).unwrap();
-    let taken = Refusal::NameTaken { name: name("a"), member: member(1) };
+    let taken = Refusal::NameTaken { name: name("a"), member: member(1).to_string() };
     assert_eq!(state.apply(&joined(b"t", b"k", 2, "a", NOW)), Err(taken));
     let renewed = NOW.plus(10 * HOUR);
     let renewal = Entry::Renewed { member: member(1), ends: renewed.plus(24 * HOUR), now: renewed };

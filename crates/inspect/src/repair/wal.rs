@@ -196,9 +196,9 @@ fn check_value(
         return Ok(());
     }
     match values.read(key, pointer, scratch) {
-        // Trouble of the device is no sign that it never got there. That value alone is listed when
-        // it is asked for.
-        Ok(_) | Err(ecotone_valuelog::Error::Io { .. }) => Ok(()),
+        // Trouble of the device, or want of memory, is no sign that it never got there. That value
+        // alone is listed when it is asked for.
+        Ok(_) | Err(ecotone_valuelog::Error::Io { .. } | ecotone_valuelog::Error::NoMemory { .. }) => Ok(()),
         Err(error) => match values.is_damaged(key, pointer) {
             Ok(false) => {
                 let lost = format!("the value of key {} was not durable and is lost: {error}", Printable(key));

@@ -620,7 +620,7 @@ fn an_identity_that_is_lost_is_derived_and_one_that_is_newer_respected() {
         let (report, saved) = repaired(&path);
         assert!(saved == model.now && report.value_log && report.notes.len() == 1, "{text:?}: {report:?}");
     }
-    fs::write(path.join("STORE"), "ecotone store\nformat 3\n").unwrap();
+    fs::write(path.join("STORE"), "ecotone store\nformat 4\n").unwrap();
     let error = repair(&path, &into, |_| ()).unwrap_err();
     assert!(matches!(&error, Error::WrongFormat { reason, .. } if reason.contains("repair the copy")), "{error}");
 

@@ -342,15 +342,13 @@ fn done_otherwise(call: &mut Call<'_>) -> Outcome {
     let name = call.command.name.trim_start_matches("cluster|");
     let instead = match name {
         "meet" => "a server joins by: ecotone cluster token, then ecotone serve --join HOST:PORT --token TOKEN",
-        "forget" | "reset" => "a server leaves by: ecotone cluster remove",
-        "replicate" => "copies of shards are placed by: ecotone cluster add",
-        "failover" => "a server gives up its shards by: ecotone cluster drain",
-        "saveconfig" => "the map is kept by the servers that vote, and saved by: ecotone cluster status --json",
-        "bumpepoch" | "set-config-epoch" => "epochs are counted by the servers that vote; see: ecotone cluster status",
-        // Of slots.
-        _ => {
-            "slots belong to shards, which are made by: ecotone cluster create --shards N, and moved by: ecotone cluster rebalance"
+        "forget" | "reset" => "a server leaves by: ecotone cluster remove-server",
+        "replicate" | "failover" => "there are no copies of shards",
+        "saveconfig" | "bumpepoch" | "set-config-epoch" => {
+            "its servers keep the map, and count its epochs, by themselves"
         }
+        // Of slots.
+        _ => "one shard has all slots, and does not move",
     };
     Err(Failure::with(format!("ERR CLUSTER {} is not how a federation changes: {instead}", name.to_ascii_uppercase())))
 }

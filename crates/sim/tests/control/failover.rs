@@ -93,7 +93,7 @@ fn failover_of_two_hundred_servers_and_a_thousand_shards() {
     const SHARDS: usize = 1_000;
     let mut longest = 0;
     let mut world = settled(first_seed(), Profile { servers: SERVERS, shards: SHARDS, zones: 10, ..quiet() });
-    for time in 0..5 {
+    for time in 0..3 {
         let leader = world.leader().unwrap();
         let dead = world.member(leader).unwrap();
         let begin = world.now_us();

@@ -5,6 +5,8 @@
 //! `ECOTONE_SOAK_SECONDS=600` gives each test ten minutes of further seeds; `ECOTONE_SIM_SEEDS=20000`
 //! gives each so many instead.
 
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
 mod committed_is_never_lost;
 mod failover;
 mod map_converges;

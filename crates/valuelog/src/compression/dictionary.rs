@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use ecotone_io::{lz4, zstd};
 use twox_hash::XxHash3_64;
 
-use super::{Codec, Level, Method, Stored};
+use super::{Codec, Level, Method, Stored, UnpackError};
 
 /// The longest dictionary that a segment may have: a bound of the format, for whoever reads one.
 pub const MAX_DICTIONARY_BYTES: usize = 128 * 1024;
@@ -61,6 +61,9 @@ pub enum DictionaryError {
     /// Its length.
     #[error("a dictionary of {0} bytes is none")]
     Length(usize),
+    /// There is no memory to decompress it.
+    #[error("there is no memory to decompress it")]
+    NoMemory,
     /// It does not give its length.
     #[error("it does not decompress")]
     Packed,
@@ -77,9 +80,9 @@ pub enum DictionaryError {
 pub struct Dictionary {
     id: DictionaryId,
     content: Arc<[u8]>,
-    for_lz4: OnceLock<Option<lz4::CompressDictionary>>,
-    for_zstd: [OnceLock<Option<zstd::CompressDictionary>>; LEVELS],
-    for_unzstd: OnceLock<Option<zstd::DecompressDictionary>>,
+    for_lz4: OnceLock<lz4::CompressDictionary>,
+    for_zstd: [OnceLock<zstd::CompressDictionary>; LEVELS],
+    for_unzstd: OnceLock<zstd::DecompressDictionary>,
     /// As a segment keeps it.
     packed: OnceLock<Packed>,
     counted: Counted,
@@ -189,14 +192,23 @@ impl Dictionary {
         self.digest(&self.for_unzstd, make, zstd::DecompressDictionary::bytes)
     }
 
+    /// The digest that is kept, or a new one. That there was no memory for one is not kept: there may
+    /// be for the next value.
     fn digest<'a, T>(
         &self,
-        kept: &'a OnceLock<Option<T>>,
+        kept: &'a OnceLock<T>,
         make: impl FnOnce() -> Option<T>,
         bytes: impl FnOnce(&T) -> usize,
     ) -> Option<&'a T> {
-        let digest = || make().inspect(|made| self.counted.add(bytes(made)));
-        kept.get_or_init(digest).as_ref()
+        if let Some(kept) = kept.get() {
+            return Some(kept);
+        }
+        let made = make()?;
+        // Where another thread was faster, this one's is of no use.
+        Some(kept.get_or_init(|| {
+            self.counted.add(bytes(&made));
+            made
+        }))
     }
 }
 
@@ -212,9 +224,28 @@ pub fn unpack(id: DictionaryId, stored: Stored, bytes: &[u8]) -> Result<Vec<u8>,
     }
     debug_assert!(stored.method != Method::Lz4, "no record says so of a dictionary");
     let mut content = Vec::new();
-    super::unpack(stored, None, bytes, &mut content).map_err(|_| DictionaryError::Packed)?;
+    super::unpack(stored, None, bytes, &mut content).map_err(|reason| match reason {
+        UnpackError::NoMemory => DictionaryError::NoMemory,
+        _ => DictionaryError::Packed,
+    })?;
     match DictionaryId::of(&content) {
         found if found == id => Ok(content),
         found => Err(DictionaryError::Another { found }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_that_there_was_no_memory_for_is_asked_for_again() {
+        let dictionary = Dictionary::new((0..=255).cycle().take(1024).collect()).unwrap();
+        let (kept, before) = (OnceLock::new(), dictionary.bytes());
+        assert_eq!(dictionary.digest(&kept, || None::<u8>, |_| 9), None);
+        assert_eq!(dictionary.bytes(), before);
+        assert_eq!(dictionary.digest(&kept, || Some(7), |_| 9), Some(&7));
+        assert_eq!(dictionary.digest(&kept, || panic!("it is there"), |_| 9), Some(&7));
+        assert_eq!(dictionary.bytes(), before + 9);
     }
 }

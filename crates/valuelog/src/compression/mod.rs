@@ -93,8 +93,9 @@ pub enum UnpackError {
     /// It needs a dictionary, and another or none is given.
     #[error("it needs the dictionary {0}")]
     WithoutDictionary(DictionaryId),
-    /// The dictionary is not one of zstd's.
-    #[error("the dictionary {0} cannot be used")]
+    /// The dictionary could not be made ready: one that a value was packed with can be, where there
+    /// is memory for it.
+    #[error("the dictionary {0} cannot be used now")]
     Dictionary(DictionaryId),
     /// A context could not be made.
     #[error("there is no memory to decompress it")]
