@@ -32,6 +32,16 @@ fn a_small_device_has_little_resident_while_values_are_relocated() {
     assert!(resident(&report) < MAX_RESIDENT_BYTES, "{} bytes", resident(&report));
 }
 
+/// Dictionaries, their samples and what a codec needs are within the bound.
+#[test]
+fn a_small_device_has_little_resident_while_values_are_compressed() {
+    let load =
+        ["--values", "json", "--keys", "60000", "--ops", "300000", "--threads", "8", "--profile", "small-device"];
+    let report = report(bench("ycsb-a", &load));
+    assert!(report.war.is_none_or(|war| war < 0.8), "{:?}: values were not compressed", report.war);
+    assert!(resident(&report) < MAX_RESIDENT_BYTES, "{} bytes", resident(&report));
+}
+
 #[test]
 fn a_small_device_has_little_resident_under_many_readers_and_a_writer() {
     // With their keys, values fill the block cache, and that takes most.
