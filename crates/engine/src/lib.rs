@@ -120,7 +120,7 @@ pub use options::{
 };
 pub use profile::Profile;
 pub use properties::{Counters, LevelProperties, StoreProperties};
-pub use read::{Snapshot, Value};
+pub use read::{Description, Snapshot, Value};
 pub use scan::{Direction, Entry, Scan};
 pub use space::SpaceLimits;
 pub use space::free_space::FreeSpace;

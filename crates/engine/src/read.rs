@@ -88,6 +88,26 @@ impl std::fmt::Debug for Value<'_> {
     }
 }
 
+/// What is known of a value without reading it, wherever it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Description {
+    /// Expiry, version and type.
+    pub attributes: Attributes,
+    /// Its length, before it was compressed.
+    pub value_bytes: usize,
+}
+
+impl Description {
+    fn of(key: &[u8], stored: &[u8]) -> Result<Self> {
+        let header = Header::decode(stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
+        let value_bytes = match header.kind {
+            Kind::Inline => stored.len() - header.bytes,
+            Kind::Separated(pointer) => pointer.value_bytes as usize,
+        };
+        Ok(Self { attributes: header.attributes, value_bytes })
+    }
+}
+
 /// How often a lookup follows a pointer that has changed. Each time a whole segment has gone
 /// between two reads of one key.
 const MAX_FOLLOWED: usize = 16;
@@ -144,15 +164,15 @@ impl<'s> Snapshot<'s> {
         values
     }
 
-    /// What stands beside the value of `key` at the moment of the snapshot. The value itself is not
+    /// What is known of the value of `key` at the moment of the snapshot. The value itself is not
     /// read.
     ///
     /// # Errors
     ///
     /// As [`Store::get`].
-    pub fn attributes(&self, key: &[u8]) -> Result<Option<Attributes>> {
+    pub fn describe(&self, key: &[u8]) -> Result<Option<Description>> {
         let stored = self.store.stored_in_rocks(key, &self.read_options)?;
-        stored.map(|stored| attributes_of(key, &stored)).transpose()
+        stored.map(|stored| Description::of(key, &stored)).transpose()
     }
 
     /// The number of the last write that the snapshot has.
@@ -169,10 +189,6 @@ impl<'s> Snapshot<'s> {
     pub(crate) fn is_of(&self, store: &Store) -> bool {
         std::ptr::eq(self.store, store)
     }
-}
-
-fn attributes_of(key: &[u8], stored: &[u8]) -> Result<Attributes> {
-    Ok(Header::decode(stored).map_err(|reason| Error::corrupt_value(key, &reason))?.attributes)
 }
 
 impl Store {
@@ -254,15 +270,15 @@ impl Store {
         values
     }
 
-    /// What stands beside the value of `key`. The value itself is not read, wherever it is. With
-    /// `non_blocking` it is told without waiting for the device or not at all.
+    /// What is known of the value of `key`, its length too. The value itself is not read, wherever
+    /// it is. With `non_blocking` it is told without waiting for the device or not at all.
     ///
     /// # Errors
     ///
     /// As [`get`](Self::get), or [`try_get`](Self::try_get).
-    pub fn attributes(&self, key: &[u8], non_blocking: bool) -> Result<Option<Attributes>> {
+    pub fn describe(&self, key: &[u8], non_blocking: bool) -> Result<Option<Description>> {
         let stored = if non_blocking { self.try_stored(key)? } else { self.stored(key)? };
-        stored.map(|stored| attributes_of(key, &stored)).transpose()
+        stored.map(|stored| Description::of(key, &stored)).transpose()
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 //! A large collection is more than its key's value: its elements and its ledger entry have to
 //! follow. Whoever removes, overwrites or moves a key that it has not made itself does so here.
 
-use ecotone_engine::{Attributes, Direction, Error as StoreError};
+use ecotone_engine::{Attributes, Description, Direction, Error as StoreError};
 
 use crate::error::{Failure, Outcome};
 use crate::keys::{Entry, Keys};
@@ -44,7 +44,7 @@ pub struct KeyMetadata {
 impl<'c> Keys<'c> {
     /// What stands under `key`, whose slot is held, unless its time is over.
     pub fn metadata(&mut self, key: &[u8]) -> Outcome<Option<KeyMetadata>> {
-        let Some(attributes) = self.attributes(key)? else { return Ok(None) };
+        let Some(Description { attributes, .. }) = self.description(key)? else { return Ok(None) };
         let Attributes { expires_at_ms, .. } = attributes;
         let is_there = self.keyspace.is_there(expires_at_ms, self.now_ms);
         let unnamed = is_there.then_some(KeyMetadata { expires_at_ms, collection: None });

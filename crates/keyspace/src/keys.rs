@@ -10,7 +10,7 @@ use std::collections::btree_map::Entry as PendingEntry;
 use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
 
-use ecotone_engine::{Attributes, MAX_BATCH_BYTES, Snapshot, Store, Value};
+use ecotone_engine::{Attributes, Description, MAX_BATCH_BYTES, Snapshot, Store, Value};
 
 use crate::cancellation::CancellationCheck;
 use crate::error::{Blocking, Failure, Outcome, texts};
@@ -271,23 +271,48 @@ impl<'c> Keys<'c> {
 
     /// Type and expiry of `key`, without its bytes.
     pub fn peek(&mut self, key: &[u8]) -> Outcome<Option<(Tag, Option<u64>)>> {
-        let found = self.attributes(key)?;
-        let found = found.filter(|attributes| self.keyspace.is_there(attributes.expires_at_ms, self.now_ms));
-        self.note(found.is_some());
-        found.map(|attributes| Ok((tag(&attributes)?, attributes.expires_at_ms))).transpose()
+        let found = self.known(key)?;
+        found.map(|Description { attributes, .. }| Ok((tag(&attributes)?, attributes.expires_at_ms))).transpose()
     }
 
-    /// What stands beside the value of `key`, whatever its time.
-    pub(super) fn attributes(&mut self, key: &[u8]) -> Outcome<Option<Attributes>> {
+    /// The length of the string under `key`, which is not read.
+    ///
+    /// # Errors
+    ///
+    /// [`texts::WRONG_TYPE`].
+    pub fn string_bytes(&mut self, key: &[u8]) -> Outcome<Option<usize>> {
+        let Some(found) = self.known(key)? else { return Ok(None) };
+        if tag(&found.attributes)?.of != Type::String {
+            return Err(texts::WRONG_TYPE);
+        }
+        Ok(Some(found.value_bytes))
+    }
+
+    /// What is known of the value of `key`, unless its time is over.
+    fn known(&mut self, key: &[u8]) -> Outcome<Option<Description>> {
+        let found = self.description(key)?;
+        let found = found.filter(|found| self.keyspace.is_there(found.attributes.expires_at_ms, self.now_ms));
+        self.note(found.is_some());
+        Ok(found)
+    }
+
+    /// What is known of the value of `key`, whatever its time.
+    pub(super) fn description(&mut self, key: &[u8]) -> Outcome<Option<Description>> {
         if !can_be_there(key) {
             return Ok(None);
         }
         layout::key_into(Slot::of(key), key, &mut self.stored_key);
         Ok(match self.pending() {
-            Some(pending) => pending.map(|(pending, _)| pending.attributes),
+            Some(pending) => pending.map(|(PendingWrite { attributes, value }, arena)| Description {
+                attributes: *attributes,
+                value_bytes: arena.bytes(value).len(),
+            }),
             None => match self.prefetched.take_if(|prefetched| prefetched.stored_key == self.stored_key) {
-                Some(prefetched) => prefetched.found?.map(|value| *value.attributes()),
-                None => self.stored_attributes()?,
+                Some(Prefetched { found: Ok(found), .. }) => {
+                    found.map(|value| Description { attributes: *value.attributes(), value_bytes: value.len() })
+                }
+                // That its value could not be read is no matter here.
+                Some(Prefetched { found: Err(_), .. }) | None => self.stored_description()?,
             },
         })
     }
@@ -387,16 +412,16 @@ impl<'c> Keys<'c> {
         if let Some(pending) = self.pending() {
             return Ok(pending.is_some());
         }
-        Ok(self.stored_attributes()?.is_some())
+        Ok(self.stored_description()?.is_some())
     }
 
-    /// What the store has beside the value under `stored_key`.
-    fn stored_attributes(&mut self) -> Outcome<Option<Attributes>> {
+    /// What the store knows of the value under `stored_key`.
+    fn stored_description(&mut self) -> Outcome<Option<Description>> {
         self.step()?;
         let store = self.store();
         Ok(match self.snapshot {
-            Some(snapshot) => snapshot.attributes(&self.stored_key)?,
-            None => store.attributes(&self.stored_key, self.blocking == Blocking::Never)?,
+            Some(snapshot) => snapshot.describe(&self.stored_key)?,
+            None => store.describe(&self.stored_key, self.blocking == Blocking::Never)?,
         })
     }
 

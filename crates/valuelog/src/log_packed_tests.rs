@@ -3,6 +3,9 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU8;
+
+use ecotone_io::tap::WriteTap;
 
 use super::*;
 use crate::compression::Level;
@@ -464,4 +467,60 @@ fn the_greatest_number_goes_once_there_is_a_packed_segment_behind_it() {
     let next = |codec| log.append_packed(WRITTEN, codec, b"key", &telemetry(1, 300)).unwrap().0.segment;
     assert_eq!(next(Codec::None), behind.number(), "it was made for such values");
     assert_eq!(next(ZSTD).0, behind.number().0 + 1, "and has not what this one needs");
+}
+
+/// A device that has no space for a file, or for its first bytes.
+#[derive(Default)]
+struct Full(AtomicU8);
+
+impl Full {
+    const FOR_A_FILE: u8 = 1;
+    const FOR_ITS_HEAD: u8 = 2;
+}
+
+impl WriteTap for Full {
+    fn record(&self, event: TapEvent<'_>) -> std::io::Result<()> {
+        let is_full = match (self.0.load(Ordering::Relaxed), event) {
+            (Self::FOR_A_FILE, TapEvent::Created { path }) => path.extension().is_some_and(|end| end == "segment"),
+            (Self::FOR_ITS_HEAD, TapEvent::Appended { offset: 0, .. }) => true,
+            _ => false,
+        };
+        if is_full { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_segment_that_has_no_space_for_its_dictionary_leaves_nothing_and_is_made_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let full = Arc::new(Full::default());
+    let tap = Tap::new(full.clone());
+    let log = ValueLog::open(directory.path(), SEGMENT_BYTES, tap).unwrap().with_packed_values(1 << 20);
+    log.opened();
+    let id = log.set_dictionary(Some(content(4096))).unwrap();
+    let append = |place, number| log.append_packed(place, ZSTD, b"key", &telemetry(number, 300));
+    let mut written = Vec::new();
+    for (number, place) in [(0, WRITTEN), (1, RELOCATED)] {
+        for when in [Full::FOR_A_FILE, Full::FOR_ITS_HEAD] {
+            full.0.store(when, Ordering::Relaxed);
+            for _ in 0..3 {
+                assert!(matches!(append(place, number), Err(Error::DiskFull { .. })));
+            }
+            assert_eq!(log.segments().len(), written.len());
+            let files = std::fs::read_dir(log.directory()).unwrap().map(|entry| entry.unwrap().path());
+            let files = files.filter(|path| path.extension().is_some_and(|end| end == "segment"));
+            assert_eq!(files.count(), written.len(), "nothing is left");
+        }
+        full.0.store(0, Ordering::Relaxed);
+        written.push((number, append(place, number).unwrap().0));
+    }
+    log.sync().unwrap();
+    log.sync_relocated().unwrap();
+    log.close();
+    drop(log);
+    let log = opened(directory.path());
+    assert_eq!(log.take_over_dictionary(), id);
+    for (number, pointer) in written {
+        assert_eq!(read(&log, b"key", pointer).unwrap(), telemetry(number, 300));
+        assert_eq!(log.segment(pointer.segment).unwrap().has_dictionary(), Ok(true));
+    }
 }

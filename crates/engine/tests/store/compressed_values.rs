@@ -15,7 +15,7 @@ use common::telemetry::telemetry;
 use common::writes::recounted;
 use common::{Model, assert_equals, compressing_early, contents, fill, until, until_compression, value_of};
 use ecotone_engine::{
-    Attributes, Batch, Codec, CompressionMode, Direction, Durability, Error, OpenMode, Separation, Store,
+    Attributes, Batch, Codec, CompressionMode, Description, Direction, Durability, Error, OpenMode, Separation, Store,
     StoreSettings, WriteOptions,
 };
 use ecotone_inspect::{space, verify};
@@ -428,6 +428,46 @@ fn values_of_all_lengths_are_what_they_were() {
     }
 }
 
+/// How long a value is stands beside its key: of segments that cannot be read nobody needs a byte.
+#[test]
+fn the_length_of_a_value_is_told_without_a_read_of_it() {
+    let cached = StoreSettings { row_cache_bytes: Some(64 * 1024), ..settings(CompressionMode::Zstd) };
+    let (directory, store) = common::store(cached.clone());
+    let mut model = Model::new();
+    until_compression(
+        &store,
+        |now| now.written_by == Codec::Zstd,
+        |number| put(&store, &mut model, key(number), telemetry(number, 300 + number as usize % 7)),
+    );
+    for bytes in [0, 49, 50, 70_000] {
+        put(&store, &mut model, format!("random{bytes}").into_bytes(), value_of(b"random", 1, bytes));
+    }
+    store.flush(true).unwrap();
+    store.close().unwrap();
+    let path = directory.path().join("store");
+    let values = fs::read_dir(path.join("values")).unwrap().map(|entry| entry.unwrap().path());
+    for segment in values.filter(|path| path.extension().is_some_and(|end| end == "segment")) {
+        let mut bytes = fs::read(&segment).unwrap();
+        bytes.iter_mut().skip(32).step_by(3).for_each(|byte| *byte ^= 0x55);
+        fs::write(&segment, bytes).unwrap();
+    }
+    let store = Store::open(&path, OpenMode::ReadOnly, cached).unwrap();
+    let snapshot = store.snapshot();
+    let mut unreadable = 0;
+    for (key, value) in &model {
+        let expected = Description { attributes: Attributes::NONE, value_bytes: value.len() };
+        // Also from the cache of rows, the second time.
+        for _ in 0..2 {
+            assert_eq!(store.describe(key, false), Ok(Some(expected)));
+            assert!(matches!(store.describe(key, true), Err(Error::WouldBlock) | Ok(Some(_))));
+        }
+        assert_eq!(snapshot.describe(key), Ok(Some(expected)));
+        unreadable += u32::from(matches!(store.get(key), Err(Error::Corrupt { .. })));
+    }
+    assert!(unreadable > 100 && unreadable as usize + 2 == model.len(), "{unreadable} of {}", model.len());
+    assert_eq!(store.describe(b"nothing", false), Ok(None));
+}
+
 /// A loss of power that takes the dictionary of a segment, and nothing behind it: what is in there can
 /// be read as long as another segment has the same, and is given up while that is no loss of anything
 /// that was promised.
@@ -474,10 +514,21 @@ fn what_has_lost_its_dictionary_with_power_is_lost() {
     let (damaged, newest, mut bytes, dictionary) = copy("damaged");
     bytes[dictionary.end - 100] ^= 1;
     fs::write(&newest, &bytes).unwrap();
-    let store = Store::open(&damaged, OpenMode::Open, unsynced).unwrap();
+    let store = Store::open(&damaged, OpenMode::Open, unsynced.clone()).unwrap();
     assert_reads(&store, &model);
     store.close().unwrap();
     assert!(!verify(&damaged, |_| ()).unwrap().is_sound());
+
+    // Nor does it leave a record that is whole and does not decompress.
+    let (forged, newest, mut bytes, _) = copy("forged");
+    let record = segment_records(&bytes).into_iter().rev().nth(1).unwrap();
+    let key = bytes[record.clone()].windows(15).position(|found| found == b"then compressed").unwrap();
+    bytes[record.start + key + 15..][..4].fill(0xff);
+    let checksum = crc32c::crc32c(&bytes[record.start + 4..record.end]);
+    bytes[record.start..record.start + 4].copy_from_slice(&checksum.to_le_bytes());
+    fs::write(&newest, &bytes).unwrap();
+    let refused = Store::open(&forged, OpenMode::Open, unsynced).unwrap_err();
+    assert!(matches!(&refused, Error::Corrupt { detail, .. } if detail.contains("does not give")), "{refused}");
 }
 
 /// What a cache of rows keeps of values that have no row is of one length at most; pointers to long
@@ -572,4 +623,69 @@ fn writers_and_readers_go_on_while_dictionaries_are_replaced() {
         .collect();
     assert_reads(&store, &model);
     assert_counted(&store);
+}
+
+/// Threads have their contexts in common for all stores of a process; dictionaries are each one's own.
+#[test]
+fn two_stores_of_one_process_read_what_they_wrote_by_turns() {
+    let opened = [(); 2].map(|()| common::store(settings(CompressionMode::Zstd)));
+    let mut models = [Model::new(), Model::new()];
+    let value = |which: usize, number: u64| if which == 0 { telemetry(number, 300) } else { log_line(number) };
+    let mut number = 0;
+    for (which, (_, store)) in opened.iter().enumerate() {
+        until_compression(
+            store,
+            |now| now.installed_dictionaries > 0 && now.written_by == Codec::Zstd,
+            |_| {
+                // The other one is written to as well.
+                for (which, (_, store)) in opened.iter().enumerate() {
+                    put(store, &mut models[which], key(number % KEYS), value(which, number));
+                }
+                number += 1;
+            },
+        );
+        assert!(store.value_compression().unwrap().dictionary.is_some(), "store {which}");
+    }
+    let [one, other] = opened.each_ref().map(|(_, store)| store.value_compression().unwrap().dictionary);
+    assert_ne!(one, other);
+    for number in 0..500 {
+        for (which, (_, store)) in opened.iter().enumerate() {
+            put(store, &mut models[which], key(number), value(which, number << 20));
+            let found = store.get(&key(number / 2)).unwrap().unwrap();
+            assert_eq!(*found, models[which][&key(number / 2)]);
+        }
+    }
+    for ((directory, store), model) in opened.iter().zip(&models) {
+        assert_reads(store, model);
+        // Nor does a copy need more than what is in it.
+        let copy = directory.path().join("copy");
+        store.checkpoint(&copy).unwrap();
+        let copied = Store::open(&copy, OpenMode::Open, settings(CompressionMode::Auto)).unwrap();
+        assert_eq!(format(&copy), "format 3");
+        assert_reads(&copied, model);
+        copied.close().unwrap();
+        assert!(verify(&copy, |_| ()).unwrap().is_sound());
+    }
+}
+
+/// Whatever it is doing, the thread that trains is ended, and what was written is there.
+#[test]
+fn a_store_is_closed_during_a_training() {
+    let (mut trained, mut untrained) = (0, 0);
+    for round in 0..16_u64 {
+        let (directory, store) = common::store(settings(CompressionMode::Zstd));
+        let mut model = Model::new();
+        // Samples are complete after some fifty of these.
+        for number in 0..50 + round {
+            put(&store, &mut model, key(number), telemetry(round << 20 | number, 300));
+        }
+        match store.value_compression().unwrap().trainings {
+            0 => untrained += 1,
+            _ => trained += 1,
+        }
+        store.close().unwrap();
+        let store = Store::open(&directory.path().join("store"), OpenMode::Open, settings(CompressionMode::Zstd));
+        assert_equals(&store.unwrap(), &model);
+    }
+    assert!(untrained > 0, "each was closed after its training: {trained}");
 }

@@ -13,10 +13,11 @@ use std::num::NonZeroU8;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use common::telemetry::telemetry;
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
-    Attributes, Compression, DEFAULT_SEPARATION_BYTES, DedupMode, DedupOptions, Direction, Durability,
-    ExtensionThreshold, OpenMode, Separation, Store, StoreSettings, WriteOptions,
+    Attributes, Codec, Compression, CompressionMode, DEFAULT_SEPARATION_BYTES, DedupMode, DedupOptions, Direction,
+    Durability, ExtensionThreshold, OpenMode, Separation, Store, StoreSettings, WriteOptions,
 };
 use ecotone_inspect::verify;
 use ecotone_policy::gc::GcParameters;
@@ -181,6 +182,34 @@ fn a_store_of_format_1_keeps_new_values_separated_and_the_old_ones_where_they_ar
     store.flush(true).unwrap();
     common::until(&store, |log| log.referenced_bytes == written);
     assert_eq!(format(), "format 2");
+}
+
+#[test]
+fn a_store_of_format_1_compresses_new_values_and_becomes_one_of_format_3() {
+    let copy = copy_of("format-1");
+    let mut model = expected();
+    let settings =
+        || common::compressing_early(CompressionMode::Auto, common::small().with_separation(DEFAULT_SEPARATION_BYTES));
+    let store = Store::open(copy.path(), OpenMode::Open, settings()).unwrap();
+    assert_equals(&store, &model);
+    common::until_compression(
+        &store,
+        |now| now.installed_dictionaries > 0 && now.written_by != Codec::None && now.written.stored_bytes > 0,
+        |number| {
+            let (key, value) = (format!("key{:03}", number % 120).into_bytes(), telemetry(number, 300));
+            store.put(&key, &value).unwrap();
+            model.insert(key, value);
+        },
+    );
+    assert_eq!(*store.get(b"both").unwrap().unwrap().attributes(), BOTH);
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    assert_equals(&store, &model);
+    store.close().unwrap();
+    assert!(fs::read_to_string(copy.path().join("STORE")).unwrap().starts_with("ecotone store\nformat 3\n"));
+    let found = verify(copy.path(), |_| ()).unwrap();
+    assert!(found.is_sound() && found.entries == model.len() as u64, "{found:?}");
+    assert_equals(&Store::open(copy.path(), OpenMode::Open, settings()).unwrap(), &model);
 }
 
 #[test]

@@ -15,8 +15,8 @@ use common::random::{Random, cases};
 use common::telemetry::telemetry;
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
-    Attributes, Compression, CompressionMode, DedupMode, DedupOptions, Direction, Durability, Error, MemtableOrder,
-    OpenMode, Separation, SpaceLimits, Store, StoreSettings, Value, WriteOptions,
+    Attributes, Compression, CompressionMode, DedupMode, DedupOptions, Description, Direction, Durability, Error,
+    MemtableOrder, OpenMode, Separation, SpaceLimits, Store, StoreSettings, Value, WriteOptions,
 };
 use ecotone_inspect::verify;
 use ecotone_policy::gc::GcParameters;
@@ -50,15 +50,18 @@ impl Expected {
     }
 
     fn attributes(&self, key: &[u8]) -> Option<Attributes> {
-        self.values
-            .contains_key(key)
-            .then(|| self.numbers.get(key).map_or(Attributes::NONE, |number| attributes(*number)))
+        self.describe(key).map(|description| description.attributes)
+    }
+
+    fn describe(&self, key: &[u8]) -> Option<Description> {
+        let attributes = self.numbers.get(key).map_or(Attributes::NONE, |number| attributes(*number));
+        self.values.get(key).map(|value| Description { attributes, value_bytes: value.len() })
     }
 
     fn assert_in(&self, store: &Store) {
         assert_equals(store, &self.values);
         for key in self.values.keys() {
-            assert_eq!(store.attributes(key, false).unwrap(), self.attributes(key), "{key:?}");
+            assert_eq!(store.describe(key, false).unwrap(), self.describe(key), "{key:?}");
         }
     }
 }
@@ -310,7 +313,7 @@ fn apply(store: &Store, model: &mut Expected, op: &Op) {
             let found = store.get(key).unwrap();
             assert_eq!(found.as_deref(), model.get(key));
             assert_eq!(found.map(|value| *value.attributes()), model.attributes(key));
-            assert_eq!(store.attributes(key, false).unwrap(), model.attributes(key));
+            assert_eq!(store.describe(key, false).unwrap(), model.describe(key));
         }
         Op::MultiGet(keys) => {
             let found = store.multi_get(keys);
@@ -328,9 +331,9 @@ fn apply(store: &Store, model: &mut Expected, op: &Op) {
             let found = store.multi_get_first(keys, true);
             assert!(!found.is_empty() && found.len() <= keys.len());
             keys.iter().zip(found).for_each(|(key, found)| check(key, found));
-            match store.attributes(&keys[0], true) {
+            match store.describe(&keys[0], true) {
                 Err(Error::WouldBlock) => (),
-                found => assert_eq!(found.unwrap(), model.attributes(&keys[0])),
+                found => assert_eq!(found.unwrap(), model.describe(&keys[0])),
             }
             let direction = if *reverse { Direction::Reverse } else { Direction::Forward };
             let mut expected = range(&model.values, from, to);

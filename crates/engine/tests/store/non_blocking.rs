@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use common::random::Random;
 use ecotone_engine::{
-    Attributes, AwaitedReads, Direction, Durability, Error, OpenMode, Store, StoreSettings, WriteOptions,
+    Attributes, AwaitedReads, Description, Direction, Durability, Error, OpenMode, Store, StoreSettings, WriteOptions,
     noting_missed, with_arrived,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -113,7 +113,8 @@ fn what_is_told_immediately_is_what_is_there_and_what_is_not_is_told_after_a_rea
                 assert_eq!(found.as_deref(), expected.as_deref());
             }
         }
-        assert_eq!(store.attributes(&key(number), false).unwrap(), expected.map(|_| Attributes::NONE));
+        let description = |value: Vec<u8>| Description { attributes: Attributes::NONE, value_bytes: value.len() };
+        assert_eq!(store.describe(&key(number), false).unwrap(), expected.map(description));
     }
     assert!(told > waited || !can_tell, "what was read once stays in memory: {told}, {waited}");
     store.close().unwrap();
@@ -177,7 +178,7 @@ fn what_the_kernel_has_in_memory_is_told_immediately_though_the_block_cache_has_
     for _ in 0..300 {
         let number = numbers.below(5000) as u64;
         assert_eq!(store.try_get(&key(number)).unwrap().as_deref(), Some(&*value(number)));
-        assert_eq!(store.attributes(&key(number + 5000), true), Ok(None));
+        assert_eq!(store.describe(&key(number + 5000), true), Ok(None));
         let keys: Vec<_> = (number..number + 5).map(key).collect();
         for (number, found) in (number..5000).zip(store.multi_get_first(&keys, true)) {
             assert_eq!(found.unwrap().as_deref(), Some(&*value(number)));
@@ -271,7 +272,7 @@ fn where_not_all_tables_are_open_only_the_block_cache_is_asked() {
     let few = StoreSettings { max_open_files: Some(16), ..options() };
     let store = Store::open(directory.path(), OpenMode::Open, few).unwrap();
     assert_eq!(store.try_get(&key(1)).unwrap_err(), Error::WouldBlock);
-    assert_eq!(store.attributes(&key(1), true), Err(Error::WouldBlock));
+    assert_eq!(store.describe(&key(1), true), Err(Error::WouldBlock));
     assert!(store.multi_get_first(&[key(1), key(2)], true).into_iter().all(|found| found.is_err()));
     let mut scan = store.try_scan(.., Direction::Forward);
     assert_eq!(scan.next_entry().unwrap_err(), Error::WouldBlock);

@@ -384,7 +384,7 @@ fn append(call: &mut Call<'_>) -> Outcome {
 }
 
 fn length(call: &mut Call<'_>) -> Outcome {
-    let length = call.keys.string(call.arguments[1])?.map_or(0, |value| value.len());
+    let length = call.keys.string_bytes(call.arguments[1])?.unwrap_or(0);
     call.reply.integer(length as i64);
     Ok(())
 }
@@ -412,13 +412,13 @@ fn set_range(call: &mut Call<'_>) -> Outcome {
     let (key, part) = (call.arguments[1], call.arguments[3]);
     let offset = integer(call.arguments[2])?;
     let offset = usize::try_from(offset).map_err(|_| Failure::text("ERR offset is out of range"))?;
-    let old = call.keys.string(key)?;
-    let mut length = old.as_ref().map_or(0, |old| old.len());
-    if !part.is_empty() {
-        let end = check_length(call, offset.checked_add(part.len()))?;
-        length = length.max(end);
-        build(call, old.as_ref(), length, |value| value[offset..end].copy_from_slice(part))?;
+    if part.is_empty() {
+        return length(call);
     }
+    let old = call.keys.string(key)?;
+    let end = check_length(call, offset.checked_add(part.len()))?;
+    let length = old.as_ref().map_or(0, |old| old.len()).max(end);
+    build(call, old.as_ref(), length, |value| value[offset..end].copy_from_slice(part))?;
     call.reply.integer(length as i64);
     Ok(())
 }

@@ -7,6 +7,7 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod compact;
+mod compressed;
 mod fields;
 mod hashes;
 mod key_count;

@@ -210,7 +210,8 @@ fn a_value_that_is_damaged_is_no_answer_past_the_kernels_cache_either() {
     }
     let read = waited(&served).0 - before;
     assert!(read >= 20 || !reads_past_it, "{read} were read past the cache");
-    // Who wants it no more need not read it.
+    // Nor need who asks for its length alone, or wants it no more.
+    assert_eq!(wire.ask("STRLEN text:4"), format!(":{FILLER}\r\n"));
     assert_eq!(wire.ask("SET text:0 new XX KEEPTTL"), "+OK\r\n");
     assert_eq!(wire.ask("GET text:0"), "$3\r\nnew\r\n");
     assert_eq!(wire.ask("DEL text:1 text:2"), ":2\r\n");
