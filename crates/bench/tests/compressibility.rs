@@ -2,6 +2,8 @@
 //!
 //! Measured with RocksDB's own zstd and LZ4, by the length of a table.
 
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
 use ecotone_bench::workload::{ValueKind, ValueSource, mix64};
 use rust_rocksdb::{BlockBasedOptions, DBCompressionType, Options, SstFileWriter};
 

@@ -105,7 +105,7 @@ impl Sizes {
 
 /// A value that can be compressed: JSON for some writes, then lines that have nothing of it.
 fn shrinking(key: &[u8], number: u64, bytes: usize) -> Vec<u8> {
-    if number / KIND_WRITES % 2 == 0 {
+    if (number / KIND_WRITES).is_multiple_of(2) {
         return telemetry(number << 8 | u64::from(key[key.len() - 1]), bytes);
     }
     let of_key = key.escape_ascii();

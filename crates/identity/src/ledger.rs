@@ -182,7 +182,8 @@ impl LedgerState {
     ) -> std::result::Result<MemberId, Refusal> {
         // All are compared, each in constant time.
         let found = self.tokens.iter().enumerate().filter(|(_, record)| record.token.is(token));
-        let Some((at, record)) = found.last() else { return Err(Refusal::UnknownToken) };
+        let found = found.fold(None, |_, found| Some(found));
+        let Some((at, record)) = found else { return Err(Refusal::UnknownToken) };
         if let Some((spender, spent_by)) = record.spent {
             // The answer was lost, and it asks again.
             let Some(server) = self.servers.get_mut(&spent_by).filter(|_| spender.is(&key)) else {

@@ -140,7 +140,7 @@ impl Peers {
         let table = self.table.lock();
         let to_cut = table.open.values().filter(|open| !may_stay(&open.peer, open.protocol));
         // One that has ended by itself is as good as cut.
-        to_cut.map(|open| open.socket.shutdown(Shutdown::Both)).count()
+        to_cut.inspect(|open| _ = open.socket.shutdown(Shutdown::Both)).count()
     }
 
     /// Open connections with this server, both ways.

@@ -1,16 +1,12 @@
 //! Unmodified cluster clients against the real program in cluster mode, each against a real Redis
 //! in cluster mode first: what is wrong with a script fails there.
 
-use crate::common;
-#[path = "../../../resp/tests/common/redis.rs"]
-mod redis;
-
 use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Server, configuration, serve};
-use redis::RealRedis;
+use crate::common::{Server, configuration, serve};
+use crate::redis::RealRedis;
 
 const PASSWORD: &str = "the password of a test";
 

@@ -2,16 +2,12 @@
 //! against the real Redis server first. What is wrong with a script fails there, so what fails here
 //! afterwards is wrong with ours.
 
-use crate::common;
-#[path = "../../../resp/tests/common/redis.rs"]
-mod redis;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Server, configuration};
-use redis::RealRedis;
+use crate::common::{Server, configuration};
+use crate::redis::RealRedis;
 
 const PASSWORD: &str = "the password of a test";
 

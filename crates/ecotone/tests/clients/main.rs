@@ -10,6 +10,8 @@ mod clients_tls;
 mod common;
 mod config_rewrite;
 mod http;
+#[path = "../../../resp/tests/common/redis.rs"]
+mod redis;
 mod supervision;
 mod systemd;
 mod top;

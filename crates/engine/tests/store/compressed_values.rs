@@ -593,7 +593,7 @@ fn writers_and_readers_go_on_while_dictionaries_are_replaced() {
     // A kind of values for a while, then another.
     let value = |writer: u64, round: u64, number: u64| {
         let number = round << 20 | writer << 16 | number;
-        if round / 3 % 2 == 0 { telemetry(number, 250) } else { log_line(number) }
+        if (round / 3).is_multiple_of(2) { telemetry(number, 250) } else { log_line(number) }
     };
     let of_writer = |writer: u64, number: u64| format!("writer{writer}-{number:04}").into_bytes();
     std::thread::scope(|scope| {

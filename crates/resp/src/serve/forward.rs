@@ -253,10 +253,10 @@ impl Forwarder {
         let (sender, answer) = oneshot::channel();
         let request = Request { bytes, due, answer: sender, _in_flight: in_flight };
         // It may have ended meanwhile; then a new one is begun.
-        if let Err(unsent) = peer.requests.send(request) {
-            if let Err(unsent) = self.peer(service, key).requests.send(unsent.0) {
-                unsent.0.fail(&format!("CLUSTERDOWN {name} cannot be reached; nothing was done"));
-            }
+        if let Err(unsent) = peer.requests.send(request)
+            && let Err(unsent) = self.peer(service, key).requests.send(unsent.0)
+        {
+            unsent.0.fail(&format!("CLUSTERDOWN {name} cannot be reached; nothing was done"));
         }
         Ok(answer)
     }

@@ -78,6 +78,7 @@ const WRONG: &[(&str, &str)] = &[
     ("store.bloom_bits_per_key", "31"),
     ("store.block_bytes", "1"),
     ("store.separation_min_bytes", "0"),
+    ("store.value_compression", "\"brotli\""),
     ("store.dedup", "\"triggered\""),
     ("store.dedup_threshold", "1"),
     ("store.gc_min_garbage_share", "0.6"),

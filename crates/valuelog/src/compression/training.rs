@@ -72,7 +72,7 @@ impl Samples {
         }
         // Any part of it: the begin of a value need not look like the rest.
         let parts = (value.len().saturating_sub(MAX_SAMPLE_BYTES) + 1) as u64;
-        let begin = (mixed(!number) % parts) as usize;
+        let begin = (mixed(!number) % parts / 8 * 8) as usize;
         let kept = &value[begin..value.len().min(begin + MAX_SAMPLE_BYTES)];
         while self.bytes.len() + kept.len() > MAX_SAMPLES_BYTES || self.each.len() == MAX_SAMPLES {
             self.thin();
@@ -192,7 +192,8 @@ mod tests {
             let values = 40_000_000 / length.clamp(300, 5000);
             for number in 0..values {
                 let mut value = vec![0; length];
-                value[..8].copy_from_slice(&(number as u64).to_le_bytes());
+                // Wherever a sample begins.
+                value.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&(number as u64).to_le_bytes()));
                 samples.offer(&value);
                 assert!(samples.bytes() <= MAX_SAMPLES_BYTES && samples.len() <= MAX_SAMPLES);
             }
