@@ -320,8 +320,10 @@ fn holding_up(burst_credit: Seconds) -> (tempfile::TempDir, Store, u64) {
         burst_credit,
         ..relocating().gc
     };
+    let calm = (gc.forced_ratio * 1e3).round() as u64;
     let (directory, store) = common::store(StoreSettings { gc, l0_compaction_trigger: 2, ..relocating() });
-    let calm = until(&store, |log| log.ratio_per_mille > 0).ratio_per_mille;
+    // The first round may come before free space was probed, and be careful.
+    until(&store, |log| log.ratio_per_mille == calm);
     (directory, store, calm)
 }
 
