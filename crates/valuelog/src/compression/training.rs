@@ -58,11 +58,6 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Whether the next value that is [offered](Self::offer) is kept.
-    pub fn wants_next(&self) -> bool {
-        self.keeps(self.offered)
-    }
-
     /// Shows it the next value.
     pub fn offer(&mut self, value: &[u8]) {
         let number = self.offered;
