@@ -42,11 +42,12 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: ## Three unequal servers under a flood of writes, then a client's session with a kill (about 3 minutes after the build)
+demo: ## Three unequal servers under a flood of writes, a client's session with a kill, and a federation whose leader is killed (about 3 minutes after the build)
 	@scripts/ask-root.sh demo $(MAKE) build
 	$(AS_ROOT) $(ECOTONE) lab $(DEMO_ARGS)
 	@$(if $(IS_ROOT),,find . -maxdepth 1 -name 'lab-*.html' -user root -exec sudo chown "$$(id -u):$$(id -g)" {} +)
 	scripts/session.sh $(ECOTONE)
+	scripts/federation.sh $(ECOTONE)
 
 .PHONY: test
 test: setup ## Run all tests, and list those that took longer than 20 s

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ecotone_identity::{Authority, Identity};
+use ecotone_identity::Identity;
+use ecotone_membership::Options as MembershipOptions;
 use ecotone_policy::machine::Parameters;
 use ecotone_transport::connections::Timeouts;
 use ecotone_types::ServerId;
@@ -133,8 +134,8 @@ pub struct Options {
     pub network_bytes_per_s: f64,
     /// Who this server is; `None`: it speaks plain text, on loopback only.
     pub identity: Option<Arc<Identity>>,
-    /// The federation's authority, where this server keeps it.
-    pub authority: Option<Arc<Authority>>,
+    /// Its part in the control plane, where it has an identity: the leader coordinates then.
+    pub membership: Option<MembershipOptions>,
     /// Bounds.
     pub limits: Limits,
     /// Called at every step of a job; for tests that break it there.
@@ -186,12 +187,6 @@ impl Options {
             return refuse(format!(
                 "this server is called {name}, and its certificate is of {}: leave --name out, or join anew under the new name with a \
                  token and without the folder identity/",
-                own.name
-            ));
-        }
-        if self.join.is_none() && self.authority.is_none() {
-            return refuse(format!(
-                "{} has joined a federation whose authority is kept elsewhere: give the address of its coordinator (--join)",
                 own.name
             ));
         }

@@ -11,7 +11,7 @@ use ecotone_transport::wire::{PlaceReply, PlaceRequest};
 
 use crate::convert;
 use crate::error::{Error, Result};
-use crate::member::Member;
+use crate::member::{Coordinator, Member};
 use crate::placement_queue::{PlacementQueueEnd, WaitingRequest};
 use crate::steps::Step;
 
@@ -61,9 +61,10 @@ pub(crate) fn ask(member: &Arc<Member>, request: PlacementRequest) -> Result<Pla
     member.step(Step::Seeking);
     let job = request.job;
     let asked = async {
-        match &member.queue {
-            Some(queue) => queue.ask(request).await,
-            None => ask_remote(member, request).await,
+        match member.coordinator() {
+            Coordinator::Here => member.queue.ask(request).await,
+            Coordinator::At(address) => ask_remote(member, &address, request).await,
+            Coordinator::Unknown => Err(Error::unreachable("coordinator", "nobody leads the federation now")),
         }
     };
     member
@@ -72,15 +73,14 @@ pub(crate) fn ask(member: &Arc<Member>, request: PlacementRequest) -> Result<Pla
         .map_err(|_| Error::unreachable("coordinator", format!("no answer for job {job} in time")))?
 }
 
-async fn ask_remote(member: &Arc<Member>, request: PlacementRequest) -> Result<PlacementAnswer> {
-    let address = member.coordinator_address();
+async fn ask_remote(member: &Arc<Member>, address: &str, request: PlacementRequest) -> Result<PlacementAnswer> {
     let unavailable = |why| Error::unreachable(format!("coordinator {address}"), why);
     // The reports log its refusal.
     if !member.is_accepted.load(Ordering::Acquire) {
         return Err(unavailable("it has not taken the last report of this server"));
     }
     // Only the reports connect: a coordinator that is away costs a compaction no time.
-    let channel = member.connections.if_open(&address).ok_or_else(|| unavailable("not connected"))?;
+    let channel = member.connections.if_open(address).ok_or_else(|| unavailable("not connected"))?;
     // The lock must not be held while the answer is awaited: the reports take it on the run time's
     // threads.
     let session = member.unreported.lock().session();

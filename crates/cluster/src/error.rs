@@ -31,6 +31,9 @@ pub enum Error {
     /// of them is gone.
     #[error("{0}")]
     FederationFull(String),
+    /// Its part in the control plane. The server does not start.
+    #[error(transparent)]
+    Membership(#[from] ecotone_membership::Error),
     /// Bytes or a call did not arrive.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -92,6 +95,7 @@ impl Error {
     pub fn kind(&self) -> &'static str {
         match self {
             Error::Listen { .. } | Error::Configuration(_) => "configuration",
+            Error::Membership(error) => error.kind(),
             Error::FederationFull(_) => "federation-full",
             Error::Transport(error) => error.kind(),
             Error::Declined(..) => "declined",

@@ -13,20 +13,26 @@ use std::time::Duration;
 use ecotone_energy::ThreadDuties;
 use ecotone_engine::{CompactionFinished, CompactionOffload};
 use ecotone_identity::join::Joining;
-use ecotone_identity::{Clock, JoinToken};
+use ecotone_identity::{Clock, JoinToken, Joined, Peer};
+use ecotone_membership::{Announced, Known, Membership};
 use ecotone_policy::machine::{ModelReport, PolicyCore};
 use ecotone_transport::Error as TransportError;
 use ecotone_transport::connections::{CONNECTION_WINDOW_BYTES, FRAME_BYTES, STREAM_WINDOW_BYTES};
-use ecotone_transport::enrollment::{AtAuthority, Elsewhere, Enrollment};
+use ecotone_transport::enrollment::{Enrollment, Introduction, refused};
 use ecotone_transport::listener::{Accepting, accept};
+use ecotone_transport::peers::Quotas;
 use ecotone_transport::protocol::{MAX_MESSAGE_BYTES, refuse_other_versions};
+use ecotone_transport::security::Security;
+use ecotone_transport::wire::control_server::ControlServer;
 use ecotone_transport::wire::coordinator_server::CoordinatorServer;
 use ecotone_transport::wire::peer_server::PeerServer;
 use ecotone_transport::wire::worker_server::WorkerServer;
+use ecotone_transport::wire::{EnrollReply, EnrollRequest};
 use ecotone_types::ServerId;
 use ecotone_types::{Duty, DutyObserver};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -37,8 +43,7 @@ use crate::config::Options;
 use crate::coordinator;
 use crate::error::{Error, Result};
 use crate::finished_jobs::JobObserver;
-use crate::member::{Member, Parts};
-use crate::membership;
+use crate::member::{Coordinator, Member, Parts};
 use crate::owner::OwnerSide;
 use crate::placement_queue::PlacementQueue;
 use crate::reports;
@@ -62,12 +67,14 @@ const TICK: Duration = Duration::from_millis(100);
 pub struct Federation {
     member: Arc<Member>,
     owner: Arc<OwnerSide>,
+    membership: Option<Arc<Membership>>,
     runtime: Option<Runtime>,
 }
 
 impl Federation {
-    /// Starts to listen, to report and, without [`Options::join`], to coordinate. A coordinator
-    /// that cannot be reached yet is no error: everything is local until it can.
+    /// Starts to listen and to report, and to coordinate where it leads, or where it neither has an
+    /// identity nor joins another. A coordinator that cannot be reached yet is no error: everything
+    /// is local until it can.
     ///
     /// # Errors
     /// [`Error::Configuration`] for options that cannot work; [`Error::Listen`]; [`Error::Io`] for
@@ -99,13 +106,8 @@ impl Federation {
         };
         let core = PolicyCore::new(name.clone(), options.policy.clone()).map_err(|error| unusable(&error))?;
 
-        let (queue, queue_end) = match options.join {
-            Some(_) => (None, None),
-            None => {
-                let (queue, end) = PlacementQueue::new(options.limits.placement_queue);
-                (Some(queue), Some(end))
-            }
-        };
+        let (queue, queue_end) = PlacementQueue::new(options.limits.placement_queue);
+        let security = Security::new(options.identity.clone(), Quotas::with_rate(options.network_bytes_per_s));
         let member = Arc::new(Member::new(Parts {
             options,
             name,
@@ -113,9 +115,26 @@ impl Federation {
             runtime: runtime.handle().clone(),
             core,
             queue,
+            security,
             duties,
             observer,
         })?);
+
+        // Before anybody is let in: it knows who was removed.
+        let membership = match member.options.membership.clone() {
+            None => None,
+            Some(options) => {
+                let also = vec![member.connections.clone()];
+                let timeouts = member.options.limits.timeouts();
+                let membership = Membership::start(options, member.security.clone(), timeouts, also)?;
+                membership.announce(Announced { peers: member.address(), clients: None });
+                Some(Arc::new(membership))
+            }
+        };
+        let enrollment: Arc<dyn Enrollment> = match &membership {
+            Some(membership) => membership.enrollment(),
+            None => Arc::new(NoFederation),
+        };
 
         let (for_calls, calls) = tokio::sync::mpsc::channel(CONNECTIONS_WAITING);
         let limits = &member.options.limits;
@@ -123,7 +142,7 @@ impl Federation {
             security: member.security.clone(),
             file_server: member.file_server.clone(),
             for_calls,
-            enrollment: enrollment(&member),
+            enrollment,
             max_connections: limits.connections,
             greeting_timeout: limits.heartbeat_timeout,
         };
@@ -132,6 +151,13 @@ impl Federation {
         let routes = Routes::new(PeerServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
             .add_service(CoordinatorServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
             .add_service(WorkerServer::new(services).max_decoding_message_size(MAX_MESSAGE_BYTES));
+        let routes = match &membership {
+            Some(membership) => {
+                let control = ControlServer::new(membership.service());
+                routes.add_service(control.max_decoding_message_size(MAX_MESSAGE_BYTES))
+            }
+            None => routes,
+        };
         let serving = Server::builder()
             .http2_keepalive_interval(Some(limits.heartbeat_timeout / 2))
             .http2_keepalive_timeout(Some(limits.heartbeat_timeout))
@@ -146,19 +172,11 @@ impl Federation {
                 warn!(%error, "the federation's services ended");
             }
         });
-        if member.queue.is_none() {
-            runtime.spawn(reports::run(member.clone()));
-        }
+        runtime.spawn(reports::run(member.clone()));
         runtime.spawn(tick(member.clone()));
-        if member.security.identity().is_some() {
-            runtime.spawn(membership::enforce(member.clone()));
-            runtime.spawn(membership::renew(member.clone()));
-            if member.queue.is_none() {
-                runtime.spawn(membership::watch(member.clone()));
-            }
-        }
-        if let Some(end) = queue_end {
-            runtime.spawn(coordinator::serve(member.clone(), end));
+        runtime.spawn(coordinator::serve(member.clone(), queue_end));
+        if let Some(membership) = &membership {
+            runtime.spawn(follow_leader(member.clone(), membership.following()));
         }
         info!(
             server = %member.name,
@@ -168,7 +186,12 @@ impl Federation {
             "in the federation"
         );
         let owner = Arc::new(OwnerSide::new(member.clone()));
-        Ok(Federation { member, owner, runtime: Some(runtime) })
+        Ok(Federation { member, owner, membership, runtime: Some(runtime) })
+    }
+
+    /// This server's part in the control plane; `None` where it has no identity.
+    pub fn membership(&self) -> Option<&Arc<Membership>> {
+        self.membership.as_ref()
     }
 
     /// Where other servers reach this one.
@@ -233,13 +256,34 @@ impl Drop for Federation {
     }
 }
 
-/// Who answers servers that ask for a certificate.
-fn enrollment(member: &Member) -> Arc<dyn Enrollment> {
-    match (&member.options.authority, member.security.identity(), &member.queue) {
-        (Some(authority), Some(identity), Some(_)) => {
-            Arc::new(AtAuthority { authority: authority.clone(), clock: identity.clock() })
+/// Answers of a server that takes nobody in.
+struct NoFederation;
+
+impl Enrollment for NoFederation {
+    fn answer(&self, _request: &EnrollRequest, _peer: Option<&Peer>) -> EnrollReply {
+        refused("no-federation", "this server keeps no record of who belongs to the federation")
+    }
+}
+
+/// The leader coordinates.
+async fn follow_leader(member: Arc<Member>, mut following: watch::Receiver<Arc<Known>>) {
+    loop {
+        let known = following.borrow_and_update().clone();
+        let coordinator = if known.leads() {
+            Coordinator::Here
+        } else {
+            let leader = known.leader.and_then(|leader| known.map.server(leader));
+            match leader.map(|leader| leader.addresses.peers.clone()).filter(|address| !address.is_empty()) {
+                Some(address) => Coordinator::At(address),
+                None => Coordinator::Unknown,
+            }
+        };
+        if member.set_coordinator(coordinator.clone()) {
+            info!(?coordinator, "jobs are placed by");
         }
-        _ => Arc::new(Elsewhere(member.coordinator_address())),
+        if following.changed().await.is_err() {
+            return;
+        }
     }
 }
 
@@ -253,14 +297,15 @@ pub fn join_federation(
     address: &str,
     token: JoinToken,
     name: ServerId,
+    about: &Introduction,
     clock: &Arc<dyn Clock>,
-) -> Result<()> {
+) -> Result<Joined> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::Configuration(format!("no run time for the network: {error}")))?;
     let joining = Joining::begin(folder, token, name).map_err(TransportError::from)?;
-    Ok(runtime.block_on(ecotone_transport::enrollment::join(joining, address, clock, JOIN_TIMEOUT))?)
+    Ok(runtime.block_on(ecotone_transport::enrollment::join(joining, address, about, clock, JOIN_TIMEOUT))?)
 }
 
 async fn tick(member: Arc<Member>) {

@@ -1,7 +1,7 @@
 //! Who does what in a federation of servers that compact for one another.
 //!
 //! Load reports and the registry of servers, the coordinator, the owner's and the worker's side of
-//! a job. Decisions are not made here: [`ecotone_policy::machine::PolicyCore`] is a state machine
+//! a job. Who belongs and who leads is known from [`ecotone_membership`]; the leader coordinates. Decisions are not made here: [`ecotone_policy::machine::PolicyCore`] is a state machine
 //! of events and commands, and this crate is its interpreter. Bytes and calls travel by
 //! [`ecotone_transport`]. A store is reached only through [`ecotone_engine`]'s interfaces for
 //! offloaded compactions.
@@ -23,7 +23,6 @@ pub mod error;
 mod federation;
 mod finished_jobs;
 mod member;
-mod membership;
 mod outputs;
 mod owner;
 mod placement_queue;
@@ -38,6 +37,7 @@ mod worker_jobs;
 pub use activity::{Activity, KnownServer, LoadSource, LocalLoad, Writers};
 pub use config::{Limits, Options};
 pub use ecotone_transport::PROTOCOL_VERSION;
+pub use ecotone_transport::enrollment::Introduction;
 pub use error::{Error, Result};
 pub use federation::{Federation, join_federation};
 pub use finished_jobs::{JobEnded, JobObserver, JobOutcome};

@@ -12,7 +12,6 @@ use ecotone_transport::addresses::{Addresses, Retention};
 use ecotone_transport::connections::Connections;
 use ecotone_transport::exports::{Exports, Role};
 use ecotone_transport::file_server::{FileServer, RangeObserver};
-use ecotone_transport::peers::Quotas;
 use ecotone_transport::security::Security;
 use ecotone_transport::traffic::Traffic;
 use ecotone_types::Duty;
@@ -38,17 +37,17 @@ pub(crate) struct Member {
     pub(crate) name: ServerId,
     pub(crate) runtime: Handle,
     pub(crate) security: Arc<Security>,
-    pub(crate) connections: Connections,
-    /// Told when other servers were removed from the federation than before.
-    pub(crate) removed: tokio::sync::watch::Sender<()>,
+    pub(crate) connections: Arc<Connections>,
     pub(crate) exports: Arc<Exports>,
     pub(crate) file_server: Arc<FileServer>,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) worker: WorkerJobs,
-    pub(crate) queue: Option<PlacementQueue>,
+    /// Requests that wait for this server, where it coordinates.
+    pub(crate) queue: PlacementQueue,
     pub(crate) statistics: Statistics,
     /// Jobs that the coordinator has not confirmed.
     pub(crate) unreported: Mutex<Unreported>,
+    coordinator: Mutex<Coordinator>,
     /// At the coordinator: the servers that report to it.
     pub(crate) registry: Mutex<Registry>,
     /// Whether the coordinator, another server, has taken the last report. Else nothing is asked of
@@ -68,6 +67,17 @@ pub(crate) struct Member {
     observer: Arc<dyn JobObserver>,
 }
 
+/// Who places jobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Coordinator {
+    /// This server.
+    Here,
+    /// The server at this address.
+    At(String),
+    /// Nobody leads, or nobody knows who does: all jobs are local.
+    Unknown,
+}
+
 /// What a [`Member`] is made of that exists before it.
 pub(crate) struct Parts {
     pub(crate) options: Options,
@@ -75,7 +85,8 @@ pub(crate) struct Parts {
     pub(crate) address: String,
     pub(crate) runtime: Handle,
     pub(crate) core: PolicyCore,
-    pub(crate) queue: Option<PlacementQueue>,
+    pub(crate) queue: PlacementQueue,
+    pub(crate) security: Arc<Security>,
     pub(crate) duties: Arc<ThreadDuties>,
     pub(crate) observer: Arc<dyn JobObserver>,
 }
@@ -84,7 +95,7 @@ impl Member {
     /// # Errors
     /// Those of [`WorkerJobs::open`].
     pub(crate) fn new(parts: Parts) -> Result<Member> {
-        let Parts { options, name, address, runtime, core, queue, duties, observer } = parts;
+        let Parts { options, name, address, runtime, core, queue, security, duties, observer } = parts;
         let (exports, traffic): (Arc<Exports>, Arc<Traffic>) = Default::default();
         let steps = options.steps.clone();
         let range_observer: RangeObserver = Arc::new(move |role| {
@@ -96,13 +107,18 @@ impl Member {
             }
         });
         let file_server = FileServer::new(exports.clone(), traffic.clone(), duties.clone(), range_observer);
-        let quotas = Quotas::with_rate(options.network_bytes_per_s);
-        let security = Security::new(options.identity.clone(), quotas);
+        // With others the leader coordinates, and who that is comes from them.
+        let coordinator = match (&options.membership, &options.join) {
+            (Some(_), _) => Coordinator::Unknown,
+            (None, Some(join)) => Coordinator::At(join.clone()),
+            (None, None) => Coordinator::Here,
+        };
+        let connections = Connections::new(name.clone(), options.limits.timeouts(), security.clone());
         Ok(Member {
             runtime,
-            connections: Connections::new(name.clone(), options.limits.timeouts(), security.clone()),
+            connections: Arc::new(connections),
+            coordinator: Mutex::new(coordinator),
             security,
-            removed: tokio::sync::watch::Sender::new(()),
             exports,
             file_server: Arc::new(file_server),
             traffic,
@@ -188,12 +204,40 @@ impl Member {
         self.load.get().map(|source| source.load())
     }
 
-    pub(crate) fn require_coordinator(&self) -> Result<&PlacementQueue> {
-        self.queue.as_ref().ok_or_else(|| Error::unreachable(self.name.as_str(), "this server is not the coordinator"))
+    /// Who places jobs.
+    pub(crate) fn coordinator(&self) -> Coordinator {
+        self.coordinator.lock().clone()
     }
 
-    pub(crate) fn coordinator_address(&self) -> String {
-        self.options.join.clone().unwrap_or_else(|| self.address.clone())
+    /// Whether this server does.
+    pub(crate) fn coordinates(&self) -> bool {
+        *self.coordinator.lock() == Coordinator::Here
+    }
+
+    /// Another server places jobs from now on. What was reported to this one, and by it, is of the
+    /// past; jobs that were placed go on.
+    pub(crate) fn set_coordinator(&self, coordinator: Coordinator) -> bool {
+        if std::mem::replace(&mut *self.coordinator.lock(), coordinator.clone()) == coordinator {
+            return false;
+        }
+        self.is_accepted.store(false, Ordering::Release);
+        *self.registry.lock() = Registry::default();
+        *self.coordinator_report.lock() = None;
+        true
+    }
+
+    pub(crate) fn require_coordinator(&self) -> Result<&PlacementQueue> {
+        let refused = || Error::unreachable(self.name.as_str(), "this server is not the coordinator");
+        self.coordinates().then_some(&self.queue).ok_or_else(refused)
+    }
+
+    /// Where the coordinator is; `None` while nobody knows.
+    pub(crate) fn coordinator_address(&self) -> Option<String> {
+        match self.coordinator() {
+            Coordinator::Here => Some(self.address.clone()),
+            Coordinator::At(address) => Some(address),
+            Coordinator::Unknown => None,
+        }
     }
 
     pub(crate) fn address(&self) -> String {
@@ -215,7 +259,7 @@ impl Member {
         let learned = addresses.learn(server, address, Instant::now(), self.retention());
         if moved {
             let coordinator = self.coordinator_address();
-            self.connections.keep_only(|open| open == coordinator || addresses.has(open));
+            self.connections.keep_only(|open| coordinator.as_deref() == Some(open) || addresses.has(open));
         }
         learned
     }
@@ -273,7 +317,7 @@ impl Member {
                 ended.predicted = ended.predicted.or(observation.before_training);
             }
         }
-        if self.queue.is_none() {
+        if !self.coordinates() {
             self.unreported.lock().push(report, self.options.limits.reports_waiting);
         }
         self.notify_observer(&ended);
@@ -311,7 +355,7 @@ impl Member {
             name: self.name.clone(),
             address: self.address(),
             is_self: true,
-            is_coordinator: self.queue.is_some(),
+            is_coordinator: self.coordinates(),
             silent_for: Duration::ZERO,
             load: self.last_sample(),
             activity: Some(self.activity()),
@@ -328,7 +372,7 @@ impl Member {
             activity: report.and_then(|report| report.activity.clone()),
             takes_jobs: None,
         };
-        if self.queue.is_some() {
+        if self.coordinates() {
             let registry = self.registry.lock();
             servers.extend(registry.each().map(|(name, address, at, report)| other(name, address, at, report)));
             drop(registry);
@@ -339,7 +383,8 @@ impl Member {
         } else if let Some((at, report)) = &*self.coordinator_report.lock()
             && let Some(load) = &report.load
         {
-            let coordinator = other(&load.server, &self.coordinator_address(), *at, Some(report));
+            let address = self.coordinator_address().unwrap_or_default();
+            let coordinator = other(&load.server, &address, *at, Some(report));
             servers.push(KnownServer { is_coordinator: true, ..coordinator });
         }
         servers[1..].sort_by(|one, other| one.name.cmp(&other.name));

@@ -321,6 +321,7 @@ fn failure(error: &Error) -> FailureReason {
         | Error::Configuration(_)
         | Error::Listen { .. }
         | Error::FederationFull(_)
+        | Error::Membership(_)
         | Error::Transport(_) => FailureReason::OwnerFailed,
     }
 }

@@ -23,7 +23,7 @@ use tracing::{debug, info, warn};
 use crate::activity::ReceivedReport;
 use crate::convert;
 use crate::error::{Error, Result};
-use crate::member::Member;
+use crate::member::{Coordinator, Member};
 use crate::registry::{Arrival, Standing};
 
 /// Exchanges of one size when a link is measured.
@@ -41,7 +41,7 @@ const MAX_ADDRESS_BYTES: usize = 1024;
 /// ends.
 const REPORTS_PER_PROBE: u32 = 5;
 
-/// Reports to the coordinator until the server stops. Not for the coordinator itself.
+/// Reports to the coordinator until the server stops, while that is another server.
 pub(crate) async fn run(member: Arc<Member>) {
     let mut tick = tokio::time::interval(member.options.limits.report_interval);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -49,20 +49,27 @@ pub(crate) async fn run(member: Arc<Member>) {
     let mut reports_sent = 0;
     // The kind of error that the last report met; each is logged once while it lasts.
     let mut trouble = None;
+    let mut reported_to: Option<String> = None;
     loop {
         tick.tick().await;
         let Some(mut sample) = member.last_sample() else { continue };
+        let Coordinator::At(address) = member.coordinator() else { continue };
+        if reported_to.replace(address.clone()).is_some_and(|before| before != address) {
+            (link, reports_sent) = (None, 0);
+        }
         sample.link = link;
-        let outcome = report(&member, &sample, &mut link, &mut reports_sent).await;
-        member.is_accepted.store(outcome.is_ok(), Ordering::Release);
+        let outcome = report(&member, &address, &sample, &mut link, &mut reports_sent).await;
+        // Of another one that leads meanwhile it says nothing.
+        let is_still_there = member.coordinator() == Coordinator::At(address.clone());
+        member.is_accepted.store(outcome.is_ok() && is_still_there, Ordering::Release);
         match outcome {
             Ok(()) => {
                 if trouble.take().is_some() {
-                    info!(coordinator = member.coordinator_address(), "the coordinator takes reports again");
+                    info!(coordinator = address, "the coordinator takes reports again");
                 }
             }
             Err(error) => {
-                member.connections.forget(&member.coordinator_address());
+                member.connections.forget(&address);
                 if trouble.replace(error.kind()) != Some(error.kind()) {
                     warn!(%error, "the coordinator takes no reports; every compaction is local until it does");
                 }
@@ -106,14 +113,14 @@ fn sample(member: &Member) -> Option<LoadSample> {
 
 async fn report(
     member: &Arc<Member>,
+    address: &str,
     sample: &LoadSample,
     link: &mut Option<Link>,
     reports_sent: &mut u32,
 ) -> Result<()> {
-    let address = member.coordinator_address();
-    let channel = member.connections.to(&address, None).await?;
+    let channel = member.connections.to(address, None).await?;
     if reports_sent.is_multiple_of(REPORTS_PER_PROBE) {
-        *link = Some(probe(member, &address, *link).await?);
+        *link = Some(probe(member, address, *link).await?);
     }
     *reports_sent = reports_sent.wrapping_add(1);
     let (session, finished) = {
@@ -130,12 +137,12 @@ async fn report(
     let mut coordinator = CoordinatorClient::new(channel);
     let outcome = tokio::time::timeout(member.options.limits.heartbeat_timeout, coordinator.report(request))
         .await
-        .map_err(|_| Error::unreachable(&address, "no answer to a report in time"))
+        .map_err(|_| Error::unreachable(address, "no answer to a report in time"))
         .and_then(|reply| {
             reply.map_err(|status| match status.code() {
                 Code::AlreadyExists => Error::Configuration(status.message().to_owned()),
                 Code::ResourceExhausted => Error::FederationFull(status.message().to_owned()),
-                _ => failed_call(&address, &status).into(),
+                _ => failed_call(address, &status).into(),
             })
         });
     // Without an answer they are sent again: the coordinator may have taken them or not, and knows

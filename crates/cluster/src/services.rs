@@ -12,7 +12,7 @@ use ecotone_transport::wire::peer_server::Peer;
 use ecotone_transport::wire::worker_server::Worker;
 use ecotone_transport::wire::{
     HelloReply, HelloRequest, JobEvent, JobOffer, PlaceReply, PlaceRequest, ProbeReply, ProbeRequest, ReleaseReply,
-    ReleaseRequest, RemovedServers, ReportReply, ReportRequest,
+    ReleaseRequest, ReportReply, ReportRequest,
 };
 use ecotone_types::ServerId;
 use tokio_stream::{Stream, StreamExt};
@@ -22,7 +22,6 @@ use tracing::warn;
 use crate::coordinator;
 use crate::error::Error;
 use crate::member::Member;
-use crate::membership;
 use crate::reports;
 use crate::steps::Step;
 use crate::worker;
@@ -77,7 +76,7 @@ impl Peer for Services {
         Ok(Response::new(HelloReply {
             protocol_version: PROTOCOL_VERSION,
             server: self.member.name.as_str().to_owned(),
-            coordinator_address: self.member.coordinator_address(),
+            coordinator_address: self.member.coordinator_address().unwrap_or_default(),
         }))
     }
 
@@ -127,11 +126,5 @@ impl Coordinator for Services {
         check_name(&request, &request.get_ref().owner)?;
         let reply = coordinator::place(&self.member, request.into_inner()).await.map_err(status)?;
         Ok(Response::new(reply))
-    }
-
-    async fn watch_removed(&self, request: Request<RemovedServers>) -> Result<Response<RemovedServers>, Status> {
-        self.member.require_coordinator().map_err(status)?;
-        let _call = begin_call(&request)?;
-        Ok(Response::new(membership::changed(&self.member, &request.get_ref().members).await))
     }
 }

@@ -18,7 +18,7 @@ pub struct Epoch(pub u64);
 
 /// A federation, drawn at random when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FederationId(pub [u8; 16]);
+pub struct FederationId(pub [u8; 8]);
 
 /// The directory of a server, drawn at random when it is made: another one is another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,7 +3,8 @@
 //! Some servers vote in one Raft group (the crate `raft`), the others learn. Its log holds
 //! [`entry`]s; [`machine`] applies them to the [`map`]; [`node`] turns events (ticks, messages,
 //! proposals) into commands (persist, send, applied); [`log`] is what it persists, as bytes over a
-//! small trait; [`voters`] chooses who votes; [`recover`] begins a log.
+//! small trait; [`voters`] chooses who votes; [`dealing`] who gets which shard; [`recover`] begins a
+//! log.
 //!
 //! **Never in this crate:** IO, clocks, threads, randomness, and any other crate of the workspace
 //! but `types`. The files are `raftlog`'s; messages, time and seeds are given. The daemon and the
@@ -12,6 +13,7 @@
 //! How a server drives it: docs/internals/control-plane.md.
 
 mod codec;
+pub mod dealing;
 mod entries;
 pub mod entry;
 mod error;

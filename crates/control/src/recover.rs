@@ -6,6 +6,11 @@
 //! leader speaks to them, give up their log and learn ([`crate::node::Command::NewGeneration`]); so
 //! the old voters must not decide anything any more when this is done, and cannot afterwards,
 //! where one of them has heard of it.
+//!
+//! Numbers that lost entries have given must not be given again: there are certificates of servers,
+//! and folders of shards, that name them. So a new generation leaves out [`SKIPPED_NUMBERS`]. Whom a
+//! lost entry let in is refused from then on, as if it were removed, and joins anew. Tokens that
+//! lost entries have spent are good again for the rest of their hour.
 
 use raft::eraftpb::Snapshot;
 
@@ -16,6 +21,11 @@ use crate::ids::{FederationId, MemberId};
 use crate::log::Content;
 use crate::machine::Machine;
 use crate::map::Map;
+
+/// Numbers of servers, and of shards, that a new generation leaves out: more than were given by
+/// entries that this server had not heard of. It follows most voters closely, and a federation has
+/// not as many servers.
+pub const SKIPPED_NUMBERS: u32 = 4_096;
 
 /// The beginning of a new federation: no servers yet, one voter, which is to propose
 /// [`crate::entry::Entry::Found`].
@@ -52,22 +62,30 @@ pub fn replay(content: &Content) -> Result<(Map, u64), Error> {
 /// there, or of an exported map (`last_index` 0).
 ///
 /// # Errors
-/// When `member` is not in the map, or removed.
-pub fn force_new(map: &Map, last_index: u64, content: &Content) -> Result<Snapshot, NotAMember> {
+/// When `member` is not in the map, or removed, or no numbers are left.
+pub fn force_new(map: &Map, last_index: u64, content: &Content) -> Result<Snapshot, CannotBegin> {
     let member = content.identity.member;
     if map.server(member).is_none() {
-        return Err(NotAMember(member));
+        return Err(CannotBegin::NotAMember(member));
     }
+    let next_member = map.next_member.checked_add(u64::from(SKIPPED_NUMBERS)).ok_or(CannotBegin::NoNumbers)?;
+    let next_shard = map.next_shard.checked_add(SKIPPED_NUMBERS).ok_or(CannotBegin::NoNumbers)?;
     let generation = map.generation.max(content.identity.generation) + 1;
     let index = last_index.max(map.version) + 1;
-    let map = Map { generation, version: index, ..map.clone() };
+    let map = Map { generation, version: index, next_member, next_shard, ..map.clone() };
     Ok(begin(&map, member, index, content.hard_state.term + 1))
 }
 
-/// Only a server that the map knows can go on with it.
+/// Why no new generation begins here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not a server of this map: run this on one that is")]
-pub struct NotAMember(pub MemberId);
+pub enum CannotBegin {
+    /// Only a server that the map knows can go on with it.
+    #[error("{0} is not a server of this map: run this on one that is")]
+    NotAMember(MemberId),
+    /// As no federation comes to.
+    #[error("this map has given nearly all numbers that there are: it is not one that a federation has made")]
+    NoNumbers,
+}
 
 /// The generation that a snapshot of [`force_new`] begins.
 ///

@@ -22,7 +22,8 @@ use ecotone_bench::workload::{OperationKind, Preload, ValueKind, Workload, Workl
 use ecotone_server::config::{Config, FILE_VARIABLE, Kind, ValueOrigin, commented_file, keys};
 use ecotone_server::record::{Final, Latency, Ready, Record};
 use ecotone_server::{
-    Allocator, ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, raise_descriptor_limit,
+    Allocator, ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, Witness,
+    raise_descriptor_limit,
 };
 
 use crate::allocator::OfProcess;
@@ -60,6 +61,10 @@ pub(crate) struct Arguments {
     join: Option<String>,
     #[arg(long, help = help_of("federation.token"))]
     token: Option<String>,
+    #[arg(long, help = help_of("federation.zone"))]
+    zone: Option<String>,
+    #[arg(long, help = help_of("federation.witness"))]
+    witness: bool,
     #[arg(long, help = help_of("server.name"))]
     name: Option<String>,
     #[arg(long, help = help_of("federation.policy"))]
@@ -150,6 +155,9 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     if arguments.wait_for_start && workload.is_none() && options.clients.is_none() {
         bail!("--wait-for-start waits for a workload: give --workload or --clients");
     }
+    if options.witness && workload.is_some() {
+        bail!("a witness has no store, and so no workload: leave out --workload, or --witness (federation.witness)");
+    }
     // Nobody monitors a workload by default.
     if workload.is_some() && !config.is_said("http.listen") {
         options.http = None;
@@ -158,6 +166,9 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     supervisor.notify("STATUS=opening the store");
     options.opened = Some(signals.opened());
     options.lost_log_lines = Some(Arc::new(log::lost_lines));
+    if options.witness {
+        return run_witness(&options, &config, &control, &supervisor, print);
+    }
     let daemon = start(options, &config, sink.clone())?;
     let name = daemon.name().to_owned();
     let was_empty = daemon.store().properties()?.last_sequence == 0;
@@ -191,6 +202,32 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     drop(watcher);
     let ended = end(daemon, &supervisor);
     waited.and(ended)
+}
+
+/// Votes until a signal comes, or whoever started it says so.
+fn run_witness(
+    options: &ServeOptions,
+    config: &Config,
+    control: &Receiver<ControlEvent>,
+    supervisor: &Supervisor,
+    print: impl Fn(Record),
+) -> Result<()> {
+    let witness = Witness::start(options).map_err(|error| config.explain(error))?;
+    if let Some(opened) = &options.opened {
+        opened();
+    }
+    let (server, listen) = (witness.name().to_owned(), witness.address().to_owned());
+    supervisor.notify(&format!("READY=1\nSTATUS=a witness; other servers reach it at {listen}"));
+    print(Record::Ready(Ready { server, listen, clients: None }));
+    while let Ok(ControlEvent::Line(line)) = control.recv() {
+        if line.trim() == "stop" {
+            break;
+        }
+    }
+    tracing::info!("the witness stops");
+    supervisor.notify("STOPPING=1");
+    drop(witness);
+    Ok(())
 }
 
 /// Prints the configuration file instead of serving.
@@ -357,6 +394,8 @@ impl Arguments {
             ("--announce", "federation.announce", &self.announce),
             ("--join", "federation.join", &self.join),
             ("--token", "federation.token", &self.token),
+            ("--zone", "federation.zone", &self.zone),
+            ("--witness", "federation.witness", &self.witness.then(|| "true".to_owned())),
             ("--name", "server.name", &self.name),
             ("--policy", "federation.policy", &self.policy),
             ("--cores", "server.cores", &self.cores),

@@ -3,8 +3,7 @@
 use ecotone_types::ServerId;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
-    SerialNumber,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
@@ -13,7 +12,6 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::names::{FederationId, MemberId, dns_name, random};
 use crate::renewal::{BACKDATED_S, LIFETIME_S};
-use crate::token::Hash;
 
 /// A certificate, and that of the authority that has signed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,11 +67,14 @@ impl Requested {
         }
         Ok(Requested(request))
     }
+}
 
-    /// The hash of the key.
-    pub(crate) fn key(&self) -> Hash {
-        Hash::of(self.0.public_key.der_bytes())
-    }
+/// Checks that this is a request for a certificate that the authority would sign.
+///
+/// # Errors
+/// [`Error::Certificate`] says why not.
+pub fn check_request(request: &[u8]) -> Result<()> {
+    Requested::read(request).map(drop)
 }
 
 fn time(at: Timestamp) -> Result<OffsetDateTime> {

@@ -14,7 +14,7 @@ pub enum Error {
     /// The operator must do something else: says what.
     #[error("{0}")]
     Usage(String),
-    /// The federation's record of tokens and servers refuses it.
+    /// The authority does not take a token.
     #[error("{0}")]
     Refused(#[from] Refusal),
     /// A file of this server.
@@ -35,6 +35,9 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// The sealed authority does not open.
+    #[error("the sealed authority cannot be opened: {0}")]
+    Sealed(&'static str),
     /// What another server sent is no certificate, or not the one that was asked for.
     #[error("{0}")]
     Certificate(String),
@@ -68,6 +71,7 @@ impl Error {
             Error::Refused(refusal) => refusal.name(),
             Error::Io { .. } => "io",
             Error::Damaged { .. } => "damaged",
+            Error::Sealed(_) => "sealed",
             Error::Certificate(_) => "certificate",
             Error::Crypto { .. } => "crypto",
         }

@@ -77,12 +77,6 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Which content a file has: another one after each [`write`]. `None` if it is not there.
-pub(crate) fn version(path: &Path) -> Option<(u64, i64, i64)> {
-    let metadata = fs::metadata(path).ok()?;
-    Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
-}
-
 /// Holds the lock on `path`, made if it is not there, until it is dropped; waits for it.
 pub(crate) fn lock(path: &Path) -> Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(PRIVATE_FILE).open(path);

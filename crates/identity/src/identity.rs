@@ -1,5 +1,5 @@
 //! The identity of this server: its key, its certificate and the authority's, in the file
-//! `server.pem`, and who was removed from the federation.
+//! `server.pem`, and who is still in the federation.
 //!
 //! One file holds key and certificates, so that they always belong together. It is replaced while
 //! the server runs; new connections use what is there then, open ones go on.
@@ -21,6 +21,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 
+use crate::authority::Authority;
 use crate::certificates::{self, Issued};
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
@@ -61,6 +62,31 @@ impl Verifiers {
             .map_err(|error| refused(&error))?;
         Ok(Verifiers { of_servers, of_clients, provider })
     }
+
+    /// Key and certificate, once it is known that they belong together.
+    pub(crate) fn current(&self, key: &[u8], issued: &Issued) -> Result<Current> {
+        let own = Peer::of(&issued.certificate)?;
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.to_vec()));
+        let chain = vec![issued.certificate.clone(), issued.authority.clone()];
+        let key = CertifiedKey::from_der(chain, key, &self.provider)
+            .map_err(|error| Error::Certificate(format!("key and certificate do not belong together: {error}")))?;
+        Ok(Current { key: Arc::new(key), own })
+    }
+}
+
+/// Which servers the federation has, as far as this one knows.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Members {
+    /// The number that the next one gets: above it are those that joined later.
+    next: u64,
+    /// The numbers below it of those that were not removed.
+    present: BTreeSet<u64>,
+}
+
+impl Members {
+    fn is_removed(&self, member: MemberId) -> bool {
+        member.number() < self.next && !self.present.contains(&member.number())
+    }
 }
 
 /// The identity of this server.
@@ -70,7 +96,7 @@ pub struct Identity {
     pub(crate) verifiers: Verifiers,
     pub(crate) clock: Arc<dyn Clock>,
     current: RwLock<Arc<Current>>,
-    removed: RwLock<Arc<BTreeSet<MemberId>>>,
+    members: RwLock<Members>,
     last_failure: Mutex<Option<Timestamp>>,
 }
 
@@ -101,14 +127,14 @@ impl Identity {
             authority: CertificateDer::from(authority.contents().to_vec()),
         };
         let verifiers = Verifiers::new(&issued.authority).map_err(|error| damaged(&error.to_string()))?;
-        let current = current(&verifiers, key.contents(), &issued).map_err(|error| damaged(&error.to_string()))?;
+        let current = verifiers.current(key.contents(), &issued).map_err(|error| damaged(&error.to_string()))?;
         Ok(Some(Identity {
             folder: folder.to_owned(),
             authority: issued.authority,
             verifiers,
             clock,
             current: RwLock::new(Arc::new(current)),
-            removed: RwLock::default(),
+            members: RwLock::default(),
             last_failure: Mutex::new(None),
         }))
     }
@@ -147,26 +173,30 @@ impl Identity {
         self.clock.now()
     }
 
-    /// Servers that are refused, whatever they show.
-    pub fn removed(&self) -> Arc<BTreeSet<MemberId>> {
-        self.removed.read().clone()
+    /// Whether this server was removed from the federation, whatever it shows. One that this server
+    /// has not heard of joined later, as its number says.
+    pub fn is_removed(&self, member: MemberId) -> bool {
+        self.members.read().is_removed(member)
     }
 
-    /// From now on these servers are refused, and no others. Returns whether that is news; then open
-    /// connections of removed servers are to be cut.
-    pub fn set_removed(&self, removed: BTreeSet<MemberId>) -> bool {
-        let mut there = self.removed.write();
-        if **there == removed {
+    /// These servers are present, of those with numbers below `next`, which is given next: all others
+    /// below it are refused from now on. Returns whether that is news; then open connections of
+    /// removed servers are to be cut. Numbers only rise: who knows of fewer than this identity was
+    /// told of before is behind, and changes nothing.
+    pub fn set_members(&self, next: u64, present: BTreeSet<u64>) -> bool {
+        let mut members = self.members.write();
+        let told = Members { next, present };
+        if next < members.next || *members == told {
             return false;
         }
-        *there = Arc::new(removed);
+        *members = told;
         true
     }
 
     /// Whether a connection of this peer may go on: it was not removed, and its certificate has not
     /// ended.
     pub fn may_stay(&self, peer: &Peer, now: Timestamp) -> bool {
-        now <= peer.ends && !self.removed.read().contains(&peer.member)
+        now <= peer.ends && !self.is_removed(peer.member)
     }
 
     /// Whether the certificate is to be renewed now.
@@ -199,7 +229,7 @@ impl Identity {
         if issued.authority != self.authority {
             return Err(Error::Certificate("the new certificate is of another authority".into()));
         }
-        let next = current(&self.verifiers, &renewal.key.serialize_der(), issued)?;
+        let next = self.verifiers.current(&renewal.key.serialize_der(), issued)?;
         check_chain(&self.verifiers, issued, self.clock.now())?;
         let own = self.own();
         if (next.own.federation, next.own.member, &next.own.name) != (own.federation, own.member, &own.name) {
@@ -212,21 +242,24 @@ impl Identity {
     }
 }
 
+impl Identity {
+    /// The next certificate, by an authority that this server can open: needs no other server, which
+    /// may be as good as gone while its own certificate has ended.
+    ///
+    /// # Errors
+    /// As [`end_renewal`](Self::end_renewal).
+    pub fn renew_with(&self, authority: &Authority) -> Result<()> {
+        let (renewal, own) = (self.begin_renewal()?, self.own());
+        let issued = authority.issue(own.member, &own.name, &renewal.request, self.clock.now())?;
+        self.end_renewal(&renewal, &issued)
+    }
+}
+
 /// A key without its certificate yet.
 pub struct Renewal {
     key: KeyPair,
     /// What is sent to the authority.
     pub request: Vec<u8>,
-}
-
-/// Key and certificate, once it is known that they belong together.
-fn current(verifiers: &Verifiers, key: &[u8], issued: &Issued) -> Result<Current> {
-    let own = Peer::of(&issued.certificate)?;
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.to_vec()));
-    let chain = vec![issued.certificate.clone(), issued.authority.clone()];
-    let key = CertifiedKey::from_der(chain, key, &verifiers.provider)
-        .map_err(|error| Error::Certificate(format!("key and certificate do not belong together: {error}")))?;
-    Ok(Current { key: Arc::new(key), own })
 }
 
 /// Checks that the authority has signed the certificate, and that it is valid.

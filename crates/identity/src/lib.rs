@@ -7,9 +7,9 @@
 //!
 //! - A server is accepted only with a certificate that the authority of this federation has signed,
 //!   that is valid now, and whose server was not removed. The private key of a server never leaves
-//!   its folder; that of the authority never leaves the authority's.
-//! - A token is good for one key: its spending is durable before a certificate exists. Who asks
-//!   again with the same token and the same key, because the answer was lost, gets the same place.
+//!   its folder; that of the authority never leaves a server's memory but sealed.
+//! - A token carries its own proof, and its end. That it is spent once, and that a certificate is
+//!   signed after that only, is for who keeps the federation's log.
 //! - What is decided by time is decided by functions of a time that is passed in.
 //!
 //! # Failure modes
@@ -20,8 +20,8 @@
 //!
 //! # Threads
 //!
-//! All types may be shared. Authority and ledger block on the device; [`Identity`] blocks only
-//! where it stores a new certificate.
+//! All types may be shared. Whatever is given a folder blocks on the device, and [`Identity`] where
+//! it stores a new certificate.
 
 pub mod authority;
 mod certificates;
@@ -29,20 +29,24 @@ pub mod clock;
 pub mod error;
 pub mod failure;
 mod files;
+pub mod founding;
 pub mod identity;
 pub mod join;
-pub mod ledger;
 pub mod names;
 pub mod refusal;
 pub mod renewal;
+pub mod seal;
 pub mod tls;
 pub mod token;
 
 pub use authority::Authority;
-pub use certificates::Issued;
+pub use certificates::{Issued, check_request};
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use error::{Error, Result};
 pub use failure::HandshakeFailure;
+pub use founding::{Founded, found};
 pub use identity::Identity;
+pub use join::Joined;
 pub use names::{FederationId, MemberId, Peer};
-pub use token::JoinToken;
+pub use seal::SealKey;
+pub use token::{JoinToken, TokenClaim};

@@ -1,8 +1,8 @@
 //! Names in certificates: of the federation, of a server in it, and what a peer's certificate says.
 //!
 //! A certificate has one DNS name, `<member id>.<federation id>.ecotone`, and the server's name as
-//! its common name. The member id is drawn when a server joins and never used again, so a server
-//! that was removed, or lost its disk, comes back as another one.
+//! its common name. The member id is a number that the federation's log gives to who joins, and
+//! never again, so a server that was removed, or lost its disk, comes back as another one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,6 @@ use std::str::FromStr;
 use ecotone_types::ServerId;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::CertificateDer;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -19,7 +18,7 @@ use crate::error::{Error, Result};
 
 /// What all names in certificates end in. It is no domain: nothing ever looks it up.
 const SUFFIX: &str = "ecotone";
-/// Bytes of an id. No two of a federation meet by chance.
+/// Bytes of an id in a certificate.
 const ID_BYTES: usize = 8;
 /// The longest name of a server in a certificate: what X.509 allows a common name.
 pub const MAX_NAME_BYTES: usize = 64;
@@ -54,36 +53,62 @@ pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-macro_rules! id {
-    ($(#[$about:meta])* $name:ident) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name([u8; ID_BYTES]);
+/// A federation. Drawn when it is made; no two meet by chance.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FederationId([u8; ID_BYTES]);
 
-        impl $name {
-            /// An id of these bytes, which the caller has drawn.
-            pub fn from_bytes(bytes: [u8; ID_BYTES]) -> $name {
-                $name(bytes)
-            }
+impl FederationId {
+    /// An id of these bytes, which somebody has drawn.
+    pub fn from_bytes(bytes: [u8; ID_BYTES]) -> FederationId {
+        FederationId(bytes)
+    }
 
-            /// A new one.
-            ///
-            /// # Errors
-            /// The kernel gives no random numbers.
-            pub fn draw() -> Result<$name> {
-                random().map($name)
-            }
-        }
+    /// A new one.
+    ///
+    /// # Errors
+    /// The kernel gives no random numbers.
+    pub fn draw() -> Result<FederationId> {
+        random().map(FederationId)
+    }
 
+    /// Its bytes.
+    pub fn bytes(self) -> [u8; ID_BYTES] {
+        self.0
+    }
+}
+
+/// A server in its federation: the number that the log gives it when it joins, from 1 on, and never
+/// gives again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(u64);
+
+impl MemberId {
+    /// The server that a federation begins with.
+    pub const FIRST: MemberId = MemberId(1);
+
+    /// The server of this number.
+    pub fn from_number(number: u64) -> MemberId {
+        MemberId(number)
+    }
+
+    /// Its number.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// How both are shown, and read again: 16 hexadecimal digits.
+macro_rules! digits {
+    ($name:ident, $to_bytes:expr, $from_bytes:expr) => {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(&to_hex(&self.0))
+                f.pad(&to_hex(&$to_bytes(self.0)))
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&to_hex(&self.0))
+                fmt::Display::fmt(self, f)
             }
         }
 
@@ -91,36 +116,18 @@ macro_rules! id {
             type Err = Error;
             fn from_str(text: &str) -> Result<$name> {
                 let what = || Error::Certificate(format!("{:?} is no id: 16 hexadecimal digits", beginning(text)));
-                from_hex(text).map($name).ok_or_else(what)
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-                serializer.serialize_str(&to_hex(&self.0))
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+                from_hex(text).map($from_bytes).map($name).ok_or_else(what)
             }
         }
     };
 }
 
+digits!(FederationId, std::convert::identity, std::convert::identity::<[u8; ID_BYTES]>);
+digits!(MemberId, u64::to_be_bytes, u64::from_be_bytes);
+
 /// The beginning of a text from elsewhere: it can neither flood nor forge a log.
 fn beginning(text: &str) -> String {
     text.chars().take(32).flat_map(char::escape_debug).collect()
-}
-
-id! {
-    /// A federation. Drawn when it is made.
-    FederationId
-}
-id! {
-    /// A server in its federation. Drawn when it joins, never used again.
-    MemberId
 }
 
 /// The DNS name in the certificate of a server.

@@ -196,7 +196,7 @@ impl Checks {
         if peer.federation != own.federation {
             return Err(not_this_one(NotThisOne::OtherFederation { theirs: peer.federation.to_string() }));
         }
-        if self.identity.removed().contains(&peer.member) {
+        if self.identity.is_removed(peer.member) {
             return Err(Error::InvalidCertificate(CertificateError::Revoked));
         }
         match &self.expected {
@@ -219,9 +219,33 @@ fn own_name(peer: &Peer) -> Result<ServerName<'static>, Error> {
         .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))
 }
 
-/// The signature of a handshake of version 1.2, which is never negotiated.
-fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
-    Err(Error::PeerMisbehaved(PeerMisbehaved::SelectedUnofferedCipherSuite))
+/// How a peer shows that it has the key of its certificate, on either side.
+macro_rules! signatures {
+    ($($provider:ident).+) => {
+        /// Version 1.2 is never negotiated.
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _certificate: &CertificateDer<'_>,
+            _signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::PeerMisbehaved(PeerMisbehaved::SelectedUnofferedCipherSuite))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let algorithms = &self.$($provider).+.signature_verification_algorithms;
+            verify_tls13_signature(message, certificate, signature, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.$($provider).+.signature_verification_algorithms.supported_schemes()
+        }
+    };
 }
 
 impl ServerCertVerifier for Checks {
@@ -245,27 +269,7 @@ impl ServerCertVerifier for Checks {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        no_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.identity.verifiers.of_servers.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.identity.verifiers.of_servers.supported_verify_schemes()
-    }
+    signatures!(identity.verifiers.provider);
 }
 
 impl ClientCertVerifier for Checks {
@@ -291,27 +295,7 @@ impl ClientCertVerifier for Checks {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        no_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.identity.verifiers.of_clients.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.identity.verifiers.of_clients.supported_verify_schemes()
-    }
+    signatures!(identity.verifiers.provider);
 }
 
 /// Accepts any server of the federation whose authority has this fingerprint.
@@ -344,27 +328,7 @@ impl ServerCertVerifier for Pinned {
         verifiers.of_servers.verify_server_cert(end_entity, &[], &own_name(&peer)?, ocsp_response, now)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        no_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
+    signatures!(provider);
 }
 
 /// The federation and server that a peer has shown in a handshake.

@@ -1,25 +1,39 @@
 //! Join tokens: what lets one server into a federation, once, within an hour.
 //!
 //! A token is a secret and the fingerprint of the authority. By the fingerprint the new server
-//! knows the federation before it says anything, by the secret the federation the new server. The
-//! federation keeps only a hash of the secret.
+//! knows the federation before it says anything, by the secret the federation the new server.
+//! Nobody records tokens that are not spent: the secret carries its own proof.
+//!
+//! ```text
+//! secret: id: random:8 ends:u64 (big-endian, seconds since 1970)   proof:16
+//! ```
+//!
+//! The proof is the beginning of an HMAC-SHA256 of the id, by a key that is derived from the
+//! authority's. The id is no secret: the federation's log names by it the tokens that are spent.
 
 use std::fmt;
 use std::str::FromStr;
 
-use ring::digest;
+use ring::{digest, hmac};
 use rustls::pki_types::CertificateDer;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use subtle::ConstantTimeEq;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::names::{from_hex, random, to_hex};
+use crate::refusal::Refusal;
 
 /// Seconds that a token is good for.
 pub const TOKEN_LIFETIME_S: u64 = 3600;
-/// Bytes of the secret: too many to guess.
-const SECRET_BYTES: usize = 16;
+/// Bytes that make each token another one.
+const RANDOM_BYTES: usize = 8;
+/// Bytes of what a token is recorded by.
+const ID_BYTES: usize = RANDOM_BYTES + 8;
+/// Bytes of the proof: too many to guess.
+const PROOF_BYTES: usize = 16;
+/// Bytes of the secret.
+const SECRET_BYTES: usize = ID_BYTES + PROOF_BYTES;
 /// How a token begins: says what it is, and of which form.
 const PREFIX: &str = "eco1";
 
@@ -47,20 +61,6 @@ impl fmt::Debug for Hash {
     }
 }
 
-impl Serialize for Hash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.serialize_str(&to_hex(&self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for Hash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        from_hex(&String::deserialize(deserializer)?)
-            .map(Hash)
-            .ok_or_else(|| serde::de::Error::custom("not 64 hexadecimal digits"))
-    }
-}
-
 /// The fingerprint of an authority: the hash of its public key.
 ///
 /// # Errors
@@ -71,6 +71,39 @@ pub fn fingerprint(authority: &CertificateDer<'_>) -> Result<Hash> {
     Ok(Hash::of(parsed.public_key().raw))
 }
 
+/// What a token says that the authority has issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenClaim {
+    /// By which it is recorded as spent.
+    pub id: [u8; ID_BYTES],
+    /// Until when it is good, exclusive.
+    pub ends: Timestamp,
+}
+
+impl TokenClaim {
+    /// What a secret says, once its proof is checked, in a time that does not depend on where it is
+    /// wrong.
+    pub(crate) fn check(key: &hmac::Key, secret: &[u8], now: Timestamp) -> std::result::Result<TokenClaim, Refusal> {
+        let secret: &[u8; SECRET_BYTES] = secret.try_into().map_err(|_| Refusal::UnknownToken)?;
+        let (id, proof) = secret.split_at(ID_BYTES);
+        if !bool::from(proof_of(key, id).ct_eq(proof)) {
+            return Err(Refusal::UnknownToken);
+        }
+        let (mut claimed, mut ends) = ([0; ID_BYTES], [0; 8]);
+        claimed.copy_from_slice(id);
+        ends.copy_from_slice(&id[RANDOM_BYTES..]);
+        let ends = Timestamp(u64::from_be_bytes(ends));
+        if now >= ends { Err(Refusal::ExpiredToken) } else { Ok(TokenClaim { id: claimed, ends }) }
+    }
+}
+
+fn proof_of(key: &hmac::Key, id: &[u8]) -> [u8; PROOF_BYTES] {
+    let whole = hmac::sign(key, id);
+    let mut proof = [0; PROOF_BYTES];
+    proof.copy_from_slice(&whole.as_ref()[..PROOF_BYTES]);
+    proof
+}
+
 /// A join token. Shown once, to whoever asked for it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
@@ -79,9 +112,15 @@ pub struct JoinToken {
 }
 
 impl JoinToken {
-    /// A new token of the authority with this fingerprint.
-    pub(crate) fn draw(authority: Hash) -> Result<JoinToken> {
-        Ok(JoinToken { secret: random()?, authority })
+    /// A new token of the authority with this fingerprint and this key of tokens.
+    pub(crate) fn issue(key: &hmac::Key, ends: Timestamp, authority: Hash) -> Result<JoinToken> {
+        let drawn: [u8; RANDOM_BYTES] = random()?;
+        let mut secret = [0; SECRET_BYTES];
+        let (id, proof) = secret.split_at_mut(ID_BYTES);
+        id[..RANDOM_BYTES].copy_from_slice(&drawn);
+        id[RANDOM_BYTES..].copy_from_slice(&ends.0.to_be_bytes());
+        proof.copy_from_slice(&proof_of(key, id));
+        Ok(JoinToken { secret, authority })
     }
 
     /// What is shown to the federation, once it has shown that it is the right one.

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     const IDENTITY: Identity = Identity {
-        federation: FederationId([1; 16]),
+        federation: FederationId([1; 8]),
         generation: 1,
         member: MemberId(1),
         directory: DirectoryId([2; 16]),

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use crate::buffers::Buffers;
 use crate::cluster_view::{Cluster, SeenView};
 use crate::compactions::Following;
+use crate::federation::FederationAnswer;
 use ecotone_keyspace::{CancelReason, CancellationSource, Keyspace, WatchFlag};
 
 /// One client, as the thread that serves it has it.
@@ -37,8 +38,8 @@ pub struct Client {
     /// What its connection does after the command. Who carries it out takes it, and leaves
     /// [`Then::Go`].
     pub then: Then,
-    /// The compaction that it waits for, which ends when this is dropped.
-    pub follows: Option<Following>,
+    /// What it waits for.
+    pub awaited: Option<Awaited>,
     /// The federation as its last command found it.
     seen: Option<SeenView>,
 }
@@ -75,11 +76,34 @@ pub enum Then {
     /// Sends what the commands before it replied; its own reply, and what follows, only after a
     /// while.
     Rest(Duration),
-    /// The same until what the client [follows](Client::follows) is over, whose failure takes the
-    /// place of its own reply.
+    /// The same until what the client [waits for](Client::awaited) is over, whose answer or failure
+    /// takes the place of its own reply.
     Follow,
     /// Sends what was replied and closes.
     Close,
+}
+
+/// What a client waits for.
+#[derive(Debug)]
+pub enum Awaited {
+    /// A compaction, which ends when this is dropped.
+    Compaction(Following),
+    /// The federation, which does what was asked of it also when nobody waits.
+    Federation(FederationAnswer),
+}
+
+impl Awaited {
+    /// Waits until it is over. Returns what is replied instead of what the command has replied.
+    ///
+    /// # Errors
+    ///
+    /// Why it has failed, as a client is told it.
+    pub async fn over(&mut self) -> Result<Option<Vec<u8>>, String> {
+        match self {
+            Self::Compaction(following) => following.over().await.map(|()| None),
+            Self::Federation(answer) => answer.answered().await.map(Some),
+        }
+    }
 }
 
 impl Client {
@@ -94,7 +118,7 @@ impl Client {
             watch_flag: WatchFlag::default(),
             cleared: None,
             then: Then::Go,
-            follows: None,
+            awaited: None,
             seen: None,
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::backups::{BackupSnapshot, Backups};
+use crate::federation::FederationRequest;
 
 /// The server around the protocol: what its commands need and a store does not know.
 pub trait Host: Send + Sync {
@@ -41,6 +42,16 @@ pub trait Host: Send + Sync {
     /// Where `BGSAVE` makes a backup; `None`: nowhere, and it writes what is in memory into tables.
     fn backup_target(&self) -> Option<Arc<dyn BackupTarget>> {
         None
+    }
+
+    /// Does what is asked of the federation: a JSON document, but for what says otherwise. It may
+    /// wait for other servers, for some seconds. The error is a text without code word.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be done, where, and what to do.
+    fn federation(&self, _request: &FederationRequest) -> Result<Vec<u8>, String> {
+        Err("this server is alone, and knows nothing of federations".into())
     }
 
     /// A client asks the server to stop. It returns at once; the server stops after. What was

@@ -16,6 +16,7 @@ pub mod cluster_view;
 pub mod command;
 pub mod compactions;
 pub mod execute;
+pub mod federation;
 pub mod histogram;
 pub mod host;
 pub mod inspections;

@@ -14,6 +14,7 @@ use crate::client::{ClientInfo, Clients};
 use crate::client_events::ClientEvents;
 use crate::cluster_view::{Cluster, ClusterMode, ClusterView, ServerView};
 use crate::compactions::Compactions;
+use crate::federation::FederationRequests;
 use crate::histogram::Times;
 use crate::host::Host;
 use crate::inspections::Inspections;
@@ -59,6 +60,8 @@ pub struct Service {
     pub inspections: Arc<Inspections>,
     /// Compactions that clients ask for.
     pub compactions: Compactions,
+    /// What clients ask of the federation.
+    pub federation: FederationRequests,
     /// Backups that are being made.
     pub backups: Arc<Backups>,
     /// Bytes that the connections of all clients keep, and that their commands take meanwhile.
@@ -98,6 +101,7 @@ impl Service {
             saves: Arc::default(),
             inspections: Arc::default(),
             compactions: Compactions::default(),
+            federation: FederationRequests::default(),
             backups: Arc::default(),
             run_id,
             since: Instant::now(),

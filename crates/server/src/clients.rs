@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use ecotone_engine::{Durability, DutyObserver, Error as StoreError, Store};
 use ecotone_keyspace::Keyspace;
+use ecotone_membership::Announced;
 use ecotone_resp::serve::{Heartbeat, Listen, Listening, Machine, ServeError, Server};
 use ecotone_resp::service::Service;
 use tracing::{info, warn};
 
-use crate::cluster_view::Alone;
+use crate::cluster_view::{Alone, address_text};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::host::{Around, ServerHost};
@@ -66,16 +67,23 @@ impl Served {
             }
         }
         let (store_directory, address) = (store.directory().to_path_buf(), around.federation.address().to_owned());
-        let mode = config.cluster_mode();
+        let membership = around.federation.membership().cloned();
         let keyspace = Keyspace::open(store, durability)?;
         warn_of_clock(keyspace.clock().ahead_of_system());
         let host = Arc::new(ServerHost::new(options.config, most, around, options.shut_down, options.allocator));
         let service = Arc::new(Service::new(keyspace, limits, host.clone()));
-        let alone = Alone::new(&config, &store_directory, &address, &service.run_id)?;
+        let alone = Arc::new(Alone::new(&config, &store_directory, &address, &service.run_id)?);
         // Before the first client comes; a port that is any free one is known only after.
         let tls_addresses = options.listen.tls.as_ref().map(|tls| tls.addresses.as_slice()).unwrap_or_default();
-        service.cluster.publish(alone.view(&options.listen.addresses, tls_addresses));
-        service.cluster.set_mode(mode);
+        let first = match &membership {
+            Some(membership) => {
+                let own = alone.server(&options.listen.addresses, tls_addresses);
+                alone.view_of(&membership.known(), &own)
+            }
+            None => alone.view(&options.listen.addresses, tls_addresses),
+        };
+        service.cluster.set_mode(config.cluster_mode(first.servers().len()));
+        service.cluster.publish(first);
         let mut host_load = HostLoad::new();
         let machine = Machine {
             duties: Some(duties),
@@ -88,7 +96,22 @@ impl Served {
             ServeError::Thread(source) => Error::Thread { what: "clients", source },
         })?;
         let listening = server.listening();
-        service.cluster.publish(alone.view(&listening.addresses, &listening.tls_addresses));
+        let own = alone.server(&listening.addresses, &listening.tls_addresses);
+        match &membership {
+            Some(membership) => {
+                membership.announce(Announced { peers: address, clients: Some(address_text(&own)) });
+                // Weak: the membership outlives the service, which holds the store.
+                let service = Arc::downgrade(&service);
+                membership.follow(move |known| {
+                    if let Some(service) = service.upgrade() {
+                        let view = alone.view_of(known, &own);
+                        service.cluster.set_mode(config.cluster_mode(view.servers().len()));
+                        service.cluster.publish(view);
+                    }
+                });
+            }
+            None => service.cluster.publish(alone.view(&listening.addresses, &listening.tls_addresses)),
+        }
         host.serves(&service, listening.clone());
         log_addresses(server.listening(), has_password, asks_certificate);
         Ok(Served { server, service })
@@ -118,6 +141,7 @@ impl Served {
         self.service.compactions.finish();
         self.service.saves.stop();
         self.service.backups.finish();
+        self.service.federation.finish();
     }
 }
 

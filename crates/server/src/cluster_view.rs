@@ -1,12 +1,20 @@
-//! The federation as cluster clients are told of it, where it is this server alone: one shard with
-//! all slots.
+//! The federation as cluster clients are told of it: this server alone, with all slots, or what the
+//! map says.
 //!
-//! The server's id follows from the store's, so clients find it again after a restart.
+//! The id of a server alone follows from its store's, those of a federation from their numbers, so
+//! clients find them again after a restart.
+//!
+//! How clients reach a server stands in the map as text: `ADDRESS:PORT`, then `+PORT` where TLS is
+//! spoken, then `@NAME` where it has a host name.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use ecotone_resp::cluster_view::{ClusterView, ID_CHARACTERS, ServerView};
+use ecotone_control::ids::{FederationId, MemberId, ShardId};
+use ecotone_control::map::Role;
+use ecotone_membership::Known;
+use ecotone_resp::cluster_view::{ClusterView, Health, ID_CHARACTERS, ServerView, ShardView};
 
 use crate::config::{AnnouncedToClients, Config};
 use crate::error::Result;
@@ -38,6 +46,14 @@ impl Alone {
 
     /// What clients are told where it listens at these addresses, by TLS and otherwise.
     pub(crate) fn view(&self, addresses: &[SocketAddr], tls_addresses: &[SocketAddr]) -> ClusterView {
+        let shard_id = self.ids[1].clone();
+        ClusterView::of_one(self.server(addresses, tls_addresses), shard_id)
+            .unwrap_or_else(|error| unreachable!("settings are checked, and ids are made here: {error}"))
+            .told_by(self.announced.endpoint)
+    }
+
+    /// This server as clients are told of it.
+    pub(crate) fn server(&self, addresses: &[SocketAddr], tls_addresses: &[SocketAddr]) -> ServerView {
         let announced = &self.announced;
         let port_of = |said: Option<u16>, addresses: &[SocketAddr]| {
             said.or_else(|| addresses.first().map(SocketAddr::port)).unwrap_or(0)
@@ -45,17 +61,105 @@ impl Alone {
         let listens = addresses.iter().chain(tls_addresses).next().map(|address| address.ip().to_canonical());
         let own_ip = listens.filter(|ip| !ip.is_unspecified()).map(|ip| ip.to_string()).unwrap_or_default();
         let ip = if announced.ip.is_empty() { own_ip } else { announced.ip.clone() };
-        let [id, shard_id] = self.ids.clone();
-        let server = ServerView {
+        ServerView {
             host_name: announced.host_name.clone(),
             tls_port: port_of(announced.tls_port, tls_addresses),
             bus_port: self.bus_port,
-            ..ServerView::at(id, ip, port_of(announced.port, addresses))
-        };
-        ClusterView::of_one(server, shard_id)
-            .unwrap_or_else(|error| unreachable!("settings are checked, and ids are made here: {error}"))
-            .told_by(announced.endpoint)
+            ..ServerView::at(self.ids[0].clone(), ip, port_of(announced.port, addresses))
+        }
     }
+
+    /// The federation of the map, with this server as `own`. What cannot be told of another server,
+    /// because its address makes no sense, is left out.
+    pub(crate) fn view_of(&self, known: &Known, own: &ServerView) -> ClusterView {
+        let map = &known.map;
+        let mut servers = Vec::new();
+        let mut places = BTreeMap::new();
+        for (member, server) in map.members().filter(|(_, server)| server.role == Role::Data) {
+            let id = server_id(map.federation, member);
+            let view = if member == known.member {
+                ServerView { id, ..own.clone() }
+            } else {
+                let bus_port = server.addresses.peers.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+                let health = if known.gone.contains(&member) { Health::Failed } else { Health::Online };
+                let there = told_address(&server.addresses.clients).unwrap_or_default();
+                ServerView {
+                    host_name: there.host_name,
+                    tls_port: there.tls_port,
+                    bus_port: bus_port.unwrap_or(0),
+                    health,
+                    ..ServerView::at(id, there.ip, there.port)
+                }
+            };
+            places.insert(member, servers.len());
+            servers.push(view);
+        }
+        let is_in = places.contains_key(&known.member);
+        let own_place = *places.entry(known.member).or_insert(servers.len());
+        if !is_in {
+            servers.push(ServerView { id: server_id(map.federation, known.member), ..own.clone() });
+        }
+        let shards = map.shards.iter().filter_map(|(id, shard)| {
+            let primary = *places.get(&shard.primary?)?;
+            Some(ShardView {
+                id: shard_id(map.federation, *id),
+                slots: shard.slots.iter().map(|range| (range.first, range.last)).collect(),
+                primary,
+                replicas: Vec::new(),
+                epoch: shard.epoch.0,
+            })
+        });
+        let view = ClusterView::new(servers, own_place, shards.collect(), map.version)
+            .unwrap_or_else(|error| unreachable!("the map is checked, and ids are made here: {error}"))
+            .told_by(self.announced.endpoint);
+        if map.is_removed(known.member) {
+            return view.failing("this server was removed from the federation");
+        }
+        if map.shards.is_empty() {
+            return view.failing("no slots are dealt yet: `ecotone cluster create` deals them");
+        }
+        view
+    }
+}
+
+/// How clients reach a server, as the map has it.
+pub(crate) fn address_text(server: &ServerView) -> String {
+    let ip = if server.ip.contains(':') { format!("[{}]", server.ip) } else { server.ip.clone() };
+    let tls = if server.tls_port == 0 { String::new() } else { format!("+{}", server.tls_port) };
+    let name = if server.host_name.is_empty() { String::new() } else { format!("@{}", server.host_name) };
+    format!("{ip}:{}{tls}{name}", server.port)
+}
+
+/// What [`address_text`] says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Told {
+    ip: String,
+    port: u16,
+    tls_port: u16,
+    host_name: String,
+}
+
+fn told_address(text: &str) -> Option<Told> {
+    let (text, host_name) = text.split_once('@').unwrap_or((text, ""));
+    let (text, tls_port) = match text.split_once('+') {
+        Some((text, port)) => (text, port.parse().ok()?),
+        None => (text, 0),
+    };
+    let (ip, port) = text.rsplit_once(':')?;
+    let ip = ip.trim_start_matches('[').trim_end_matches(']');
+    let is_told = |text: &str| !text.chars().any(|letter| letter.is_whitespace() || letter.is_control() || letter == ',');
+    let told = Told { ip: ip.to_owned(), port: port.parse().ok()?, tls_port, host_name: host_name.to_owned() };
+    (is_told(&told.ip) && is_told(&told.host_name) && !told.host_name.contains('@')).then_some(told)
+}
+
+/// The id of a server in a federation.
+pub(crate) fn server_id(federation: FederationId, member: MemberId) -> String {
+    format!("{federation}{:08x}{:016x}", 0, member.0)
+}
+
+/// The id of a shard in a federation.
+fn shard_id(federation: FederationId, shard: ShardId) -> String {
+    format!("{federation}{:08x}{:016x}", 1, shard.0)
 }
 
 /// The hexadecimal digits of a UUID.

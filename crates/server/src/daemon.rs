@@ -45,7 +45,7 @@ use crate::sample_base::{SampleBase, counting_from};
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why the federation does not start, and what to do where there is something to do.
-fn cannot_start(error: ecotone_cluster::Error) -> Error {
+pub(crate) fn cannot_start(error: ecotone_cluster::Error) -> Error {
     match error {
         ecotone_cluster::Error::Listen { .. } => Error::Configuration(format!(
             "{error}; other servers are listened for there: choose another address (--listen or federation.listen), or end the process that has it"
@@ -150,7 +150,8 @@ impl Daemon {
         policy.stall_margin_tables = on_their_way.min(policy.stall_threshold_tables * 0.5);
         let subcompactions = options.policy.max_subcompactions(Cores(f64::from(options.cores)));
         let worker_slots = options.worker_slots();
-        let (identity, authority) = identity::open(&options)?;
+        let identity = identity::open(&options)?;
+        let membership = identity.is_some().then(|| identity::membership_options(&options));
         let federation = Federation::start(
             Options {
                 name: options.name.clone(),
@@ -161,7 +162,7 @@ impl Daemon {
                 policy,
                 network_bytes_per_s: options.network_bytes_per_s,
                 identity,
-                authority,
+                membership,
                 limits: Limits { worker_slots, ..Limits::default() },
                 steps: None,
             },

@@ -21,6 +21,9 @@ pub enum Error {
     /// Who this server is could not be read, or no federation lets it in.
     #[error("identity: {0}")]
     Identity(#[from] ecotone_identity::Error),
+    /// The log of the federation cannot be used or begun.
+    #[error("federation: {0}")]
+    Membership(#[from] ecotone_membership::Error),
     /// Energy or cores could not be set up.
     #[error("power: {0}")]
     Power(#[from] ecotone_energy::EnergyError),

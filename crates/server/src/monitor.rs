@@ -11,6 +11,7 @@ use ecotone_cluster::{
 };
 use ecotone_energy::{EnergyMeter, Reading};
 use ecotone_engine::{Counters, DedupProperties, FreeSpace, Store, StoreProperties, ValueLogProperties};
+use ecotone_membership::Known;
 use ecotone_policy::machine::ModelReport;
 use parking_lot::Mutex;
 
@@ -71,6 +72,8 @@ pub(crate) struct ServerSample {
     /// File descriptors of the process; `None` where Linux does not count them.
     pub(crate) open_files: Option<u64>,
     pub(crate) federation: FederationStatistics,
+    /// What the control plane knows; `None` for a server without an identity.
+    pub(crate) known: Option<Arc<Known>>,
     pub(crate) models: ModelReport,
 }
 
@@ -498,6 +501,7 @@ impl Monitor {
             free_cores,
             open_files: self.open_files.count(at),
             federation: self.federation.statistics(),
+            known: self.federation.membership().map(|membership| membership.known()),
             models,
             properties,
             counters,

@@ -69,8 +69,13 @@ pub struct ServeOptions {
     pub listen: SocketAddr,
     /// Address under which other servers reach this one, if not the one it listens on.
     pub announce: Option<String>,
-    /// The coordinator's address; `None`: this server coordinates.
+    /// A server of the federation; without identities the coordinator. `None`: the federation is
+    /// known from its log, or this server coordinates.
     pub join: Option<String>,
+    /// What fails together with this server; empty: nobody says.
+    pub zone: String,
+    /// It votes, and has neither a store nor clients.
+    pub witness: bool,
     /// The token with which it joins, if it has no certificate yet.
     pub token: Option<String>,
     /// This server's name in the federation; `None`: that of its certificate, or the address under

@@ -51,6 +51,9 @@ pub struct Profile {
     pub faults: Faults,
     /// Changes that somebody asks for, of a thousand looks (ten a second).
     pub changes: u64,
+    /// Entries after which a server compacts its log, and how many it keeps: few, so that snapshots
+    /// are sent as well, or as many as servers do.
+    pub compaction: (usize, u64),
     /// A failure that is planted.
     pub plant: Option<Plant>,
 }
@@ -189,7 +192,7 @@ impl World {
     /// A federation that is about to be founded.
     pub fn new(seed: u64, profile: Profile) -> Self {
         let mut random = Random::new(seed);
-        let federation = FederationId(random.bytes());
+        let federation = FederationId(random.draw().to_le_bytes());
         let mut world = Self {
             random,
             now_us: 0,
@@ -624,8 +627,8 @@ impl World {
                 return Err(self.broken((Invariant::ServersStart, what)));
             }
         };
-        // Often, so that snapshots are sent as well.
-        node.set_compaction(24, 8);
+        let (compact, keep) = self.profile.compaction;
+        node.set_compaction(compact, keep);
         if let Some(Plant::Rule(planted)) = plant {
             node.plant(planted);
         }

@@ -1,5 +1,5 @@
 //! Accepts connections of other servers: those for files go to threads of their own, those for
-//! calls to the services, those that ask for a certificate to the authority.
+//! calls to the services, those that ask for a certificate to who answers them.
 //!
 //! With an identity each begins with a handshake of TLS, whose protocol name says what it is for;
 //! without, in plain text, by its first bytes. The number of connections for calls is bounded: each

@@ -190,7 +190,7 @@ impl Security {
                 let peer = tls::shown_by(certificates).map_err(|error| HandshakeFailure::of(&error))?;
                 let connection = self.peers.list(&peer, protocol, true, socket)?;
                 // It may have been removed after it was checked and before it was listed.
-                if identity.removed().contains(&peer.member) {
+                if identity.is_removed(peer.member) {
                     return Err(HandshakeFailure::Removed);
                 }
                 Some(connection)

@@ -158,7 +158,7 @@ pub fn options(name: &str, worker_directory: &Path) -> Options {
         policy: policy(),
         network_bytes_per_s: 1e9,
         identity: None,
-        authority: None,
+        membership: None,
         limits: limits(),
         steps: None,
     }

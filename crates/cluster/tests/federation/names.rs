@@ -12,8 +12,7 @@ use common::wire::coordinator_client::CoordinatorClient;
 use common::wire::coordinator_server::{Coordinator, CoordinatorServer};
 use common::wire::peer_server::{Peer, PeerServer};
 use common::wire::{
-    HelloReply, HelloRequest, Load, PlaceReply, PlaceRequest, ProbeReply, ProbeRequest, RemovedServers, ReportReply,
-    ReportRequest,
+    HelloReply, HelloRequest, Load, PlaceReply, PlaceRequest, ProbeReply, ProbeRequest, ReportReply, ReportRequest,
 };
 use common::{Owner, SLOW, Storeless, wait_until};
 use ecotone_cluster::PROTOCOL_VERSION;
@@ -159,10 +158,6 @@ impl Coordinator for Moody {
     async fn place(&self, _request: Request<PlaceRequest>) -> Result<Response<PlaceReply>, Status> {
         self.places.fetch_add(1, Ordering::SeqCst);
         Ok(Response::new(PlaceReply { local_reason: "no-server-enabled".into(), ..PlaceReply::default() }))
-    }
-
-    async fn watch_removed(&self, known: Request<RemovedServers>) -> Result<Response<RemovedServers>, Status> {
-        Ok(Response::new(known.into_inner()))
     }
 }
 

@@ -1,11 +1,14 @@
 //! A federation that is begun anew: by force after the loss of most voters, and from an export.
 
 use ecotone_control::Snapshot;
-use ecotone_control::ids::{DirectoryId, MemberId};
+use ecotone_control::entry::{Entry, NewServer, Proposal};
+use ecotone_control::ids::{DirectoryId, MemberId, TokenId};
 use ecotone_control::log::{File, Identity, begin_generation, create, open};
-use ecotone_control::map::Map;
+use ecotone_control::machine::{Machine, Outcome};
+use ecotone_control::map::{Addresses, Features, Map, Role};
 use ecotone_control::node::{Command, Event, Node};
-use ecotone_control::recover;
+use ecotone_control::recover::{self, CannotBegin};
+use ecotone_types::ServerId;
 
 use super::log_files::{IDENTITY, Memory, Single};
 
@@ -22,6 +25,8 @@ fn by_force_all_that_this_server_knows_goes_on() {
     let generation = recover::generation(&snapshot).unwrap();
     assert_eq!(generation, 2);
     let identity = Identity { generation, ..content.identity };
+    let begun = Map::decode(&snapshot.data).unwrap();
+    assert_eq!((begun.servers, begun.shards), (map.servers, map.shards));
 
     // Cut short between any two writes it is of the old generation or of the new, and can be begun
     // again.
@@ -47,6 +52,49 @@ fn by_force_all_that_this_server_knows_goes_on() {
     let mut single = Single::of(log, content);
     single.lead();
     assert_eq!(single.value(), 26);
+}
+
+/// A server that joins.
+fn joins(number: u8) -> Entry {
+    Entry::Join {
+        token: TokenId([number; 16]),
+        token_expires_s: 1,
+        server: NewServer {
+            directory: DirectoryId([number; 16]),
+            name: ServerId::new(format!("s{number}")).unwrap(),
+            addresses: Addresses::default(),
+            zone: String::new(),
+            role: Role::Data,
+            features: Features { min: 1, max: 1 },
+        },
+    }
+}
+
+#[test]
+fn by_force_no_number_is_given_that_a_lost_entry_may_have_given() {
+    let single = Single::begin();
+    let known = single.node.map().clone();
+    let (_, content) = open(single.log.into_storage()).unwrap().unwrap();
+    let (map, last) = recover::replay(&content).unwrap();
+    // What other voters decided meanwhile, and was lost with them.
+    let mut lost = Machine::new(known, last);
+    let given: Vec<Outcome> = (3..200)
+        .map(|number| lost.apply(last + u64::from(number), &Proposal { by: MemberId(1), entry: joins(number) }))
+        .collect();
+    let snapshot = recover::force_new(&map, last, &content).unwrap();
+    let mut begun = Machine::new(Map::decode(&snapshot.data).unwrap(), snapshot.get_metadata().index);
+    for outcome in &given {
+        let Outcome::Joined(member) = outcome else { panic!("{outcome:?}") };
+        assert!(begun.map().is_removed(*member), "{member}, of whom nobody knows, is let in");
+    }
+    let by = Proposal { by: MemberId(1), entry: joins(3) };
+    let again = begun.apply(begun.applied() + 1, &by);
+    assert!(matches!(again, Outcome::Joined(_)) && !given.contains(&again), "{again:?} was given before");
+    assert!(begun.map().next_shard >= map.next_shard + recover::SKIPPED_NUMBERS);
+
+    for spent in [Map { next_member: u64::MAX, ..map.clone() }, Map { next_shard: u32::MAX - 1, ..map }] {
+        assert_eq!(recover::force_new(&spent, last, &content), Err(CannotBegin::NoNumbers));
+    }
 }
 
 #[test]

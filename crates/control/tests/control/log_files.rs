@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::found;
 
 pub(crate) const IDENTITY: Identity =
-    Identity { federation: FederationId([1; 16]), generation: 1, member: MemberId(1), directory: DirectoryId([2; 16]) };
+    Identity { federation: FederationId([1; 8]), generation: 1, member: MemberId(1), directory: DirectoryId([2; 16]) };
 
 /// Files in memory, and how much of the log is synced. Fails after so many writes, if it is told to.
 #[derive(Clone, Debug, Default)]

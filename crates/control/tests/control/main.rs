@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
+mod dealing;
 mod generation;
 mod log_files;
 mod map_rules;

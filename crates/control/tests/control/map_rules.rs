@@ -104,7 +104,7 @@ fn proposals() -> impl Strategy<Value = Vec<Proposal>> {
 }
 
 fn machine() -> Machine {
-    Machine::new(Map::new(FederationId([9; 16])), 1)
+    Machine::new(Map::new(FederationId([9; 8])), 1)
 }
 
 fn apply(machine: &mut Machine, proposals: &[Proposal]) {

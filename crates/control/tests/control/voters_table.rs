@@ -13,7 +13,7 @@ const TABLE: &str = include_str!("../golden/voters.txt");
 /// A map of servers in zones: `N1 S2 Ww3`: letters of zone, `w` for a witness, `d` drained, `j`
 /// joining, and the number.
 fn map(servers: &str) -> Map {
-    let mut map = Map::new(FederationId([0; 16]));
+    let mut map = Map::new(FederationId([0; 8]));
     for server in servers.split_whitespace() {
         let number: u64 = server.trim_start_matches(char::is_alphabetic).parse().unwrap();
         let state = match () {

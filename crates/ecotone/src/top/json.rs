@@ -42,6 +42,16 @@ pub(super) fn object(board: &Board, at_unix_s: f64) -> Value {
             "merges_total": of.merges_total,
         })),
         "writes_refused": snapshot.writes_refused,
+        "control": snapshot.control.as_ref().map(|of| json!({
+            "leader": of.leader,
+            "term": of.term,
+            "voters": of.voters.split(',').filter(|name| !name.is_empty()).collect::<Vec<_>>(),
+            "map_version": of.map_version,
+            "shards": of.shards,
+            "shards_owned": of.shards_owned,
+            "certificate_left_s": of.certificate_left_s,
+            "stopped": of.stopped,
+        })),
     })
 }
 

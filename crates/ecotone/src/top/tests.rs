@@ -111,6 +111,34 @@ fn one_server() {
 }
 
 #[test]
+fn a_server_of_a_federation_shows_who_leads_it() {
+    let control = |more: &str| {
+        let text = text(&["edge"], 30, &[]);
+        let more = format!(
+            "\r\n# Cluster\r\ncluster_enabled:1\r\ncontrol_term:3\r\ncontrol_voters:edge,low-1,low-2\r\ncontrol_map_version:17\r\n\
+             control_shards:6\r\ncontrol_shards_owned:2\r\nserver_time_usec:1000000000000\r\n{more}"
+        );
+        let mut board = Board::new("10.0.0.1:6379", 1.0);
+        board.take(snapshot(&(text + &more), 30.0));
+        (shown(&board, 120, 24), super::json::object(&board, 1.0)["control"].clone())
+    };
+    let (screen, json) = control("control_leader:low-1\r\ncontrol_certificate_expiry_seconds:1086400\r\n");
+    let line = screen.lines().nth(2).unwrap();
+    assert_eq!(line, " low-1 leads  term 3  voters edge,low-1,low-2  shards 2 of 6  map 17  certificate 24h");
+    assert_eq!(
+        (&json["leader"], &json["voters"][2], &json["certificate_left_s"]),
+        (&"low-1".into(), &"low-2".into(), &86_400.into())
+    );
+    assert!(screen.lines().nth(3).unwrap().starts_with(" server"), "the table is below: {screen}");
+    let (screen, json) = control("control_leader:\r\ncontrol_certificate_expiry_seconds:999999\r\n");
+    let line = screen.lines().nth(2).unwrap();
+    assert!(line.starts_with(" nobody leads") && line.ends_with("its certificate has ended"), "{line}");
+    assert!(json["leader"].is_null() && json["certificate_left_s"] == -1);
+    let (screen, _) = control("control_stopped:the disk is full\r\n");
+    assert_eq!(screen.lines().nth(2).unwrap(), " the control plane has stopped here: the disk is full");
+}
+
+#[test]
 fn five_servers() {
     let board = board(&FIVE, 30, &OF_FIVE);
     insta::assert_snapshot!("five_80x24", shown(&board, 80, 24));

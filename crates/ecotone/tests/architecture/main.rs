@@ -33,13 +33,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("engine", &["io", "policy", "rocks", "types", "valuelog"]),
     ("inspect", &["engine", "io", "policy", "rocks", "types", "valuelog"]),
     ("transport", &["identity", "io", "types"]),
-    ("cluster", &["energy", "engine", "identity", "io", "policy", "rocks", "transport", "types"]),
+    ("membership", &["control", "identity", "raftlog", "transport", "types"]),
+    ("cluster", &["energy", "engine", "identity", "io", "membership", "policy", "rocks", "transport", "types"]),
     ("keyspace", &["engine"]),
     ("resp", &["engine", "inspect", "keyspace"]),
-    ("server", &["cluster", "energy", "engine", "identity", "io", "keyspace", "policy", "resp", "types"]),
+    (
+        "server",
+        &["cluster", "control", "energy", "engine", "identity", "io", "keyspace", "membership", "policy", "resp", "types"],
+    ),
     ("bench", &["energy", "engine", "inspect", "server", "types"]),
     ("lab", &["bench", "energy", "engine", "policy", "server", "types"]),
-    ("ecotone", &["bench", "engine", "identity", "inspect", "lab", "policy", "server", "types"]),
+    ("ecotone", &["bench", "control", "engine", "identity", "inspect", "lab", "membership", "policy", "server", "types"]),
 ];
 
 /// Arrows up, for tests alone. Tests of `engine` end with a check of all that they leave, and what

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ecotone_identity::tls::{self, Protocol};
-use ecotone_identity::{Authority, Clock, HandshakeFailure, Identity, JoinToken};
+use ecotone_identity::{Authority, Clock, HandshakeFailure, Identity, JoinToken, found};
 use ecotone_types::ServerId;
 use rustls::{ClientConfig, ClientConnection, Connection, Error, ServerConfig, ServerConnection};
 use tempfile::TempDir;
@@ -24,9 +24,9 @@ struct Two {
 
 fn two() -> Two {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Set::at(NOW));
-    let authority = Authority::create(&directory.path().join("a"), &name("a"), NOW).unwrap();
+    let authority = found(&directory.path().join("a"), &name("a"), NOW).unwrap().authority;
     let b = directory.path().join("b");
-    join(&authority, &authority.issue_token(NOW).unwrap(), &b, "b", NOW).unwrap();
+    join(&authority, 2, &b, "b", NOW).unwrap();
     let (a, b) = (identity(&directory.path().join("a"), &clock), identity(&b, &clock));
     Two { directory, clock, authority, a, b }
 }
@@ -89,7 +89,7 @@ fn servers_of_one_federation_accept_each_other_and_none_else() {
     assert_eq!(to(&two.a, None, &two.b), (Ok(()), Ok(())));
     assert_eq!(to(&two.b, Some("a"), &two.a), (Ok(()), Ok(())));
     assert_eq!(to(&two.b, Some("c"), &two.a), refused_by_client(HandshakeFailure::OtherServer));
-    let foreign = Authority::create(&two.directory.path().join("x"), &name("a"), NOW).unwrap();
+    let foreign = found(&two.directory.path().join("x"), &name("a"), NOW).unwrap().authority;
     let x = identity(&two.directory.path().join("x"), &two.clock);
     assert_ne!(foreign.federation(), two.authority.federation());
     assert_eq!(to(&x, None, &two.a), refused_by_client(HandshakeFailure::ForeignAuthority));
@@ -123,14 +123,33 @@ fn a_certificate_is_good_for_its_day_and_a_little_before() {
 #[test]
 fn a_removed_server_is_refused_from_then_on_by_clients_and_servers() {
     let two = two();
-    let removed = [two.b.own().member].into();
-    assert!(two.a.set_removed(removed));
+    assert!(two.a.set_members(3, [1].into()) && !two.a.set_members(3, [1].into()));
     assert_eq!(to(&two.a, None, &two.b), refused_by_client(HandshakeFailure::Removed));
     assert_eq!(to(&two.b, None, &two.a), refused_by_server(HandshakeFailure::Removed));
     assert!(!two.a.may_stay(&two.b.own(), NOW) && two.a.may_stay(&two.a.own(), NOW));
-    assert!(two.a.set_removed([].into()));
+    // Who knows less lets nobody in again.
+    assert!(!two.a.set_members(2, [1].into()) && !two.a.set_members(1, [].into()));
+    assert_eq!(to(&two.b, None, &two.a), refused_by_server(HandshakeFailure::Removed));
+    assert!(two.a.set_members(4, [1, 2].into()));
     assert_eq!(to(&two.b, None, &two.a), (Ok(()), Ok(())));
     assert!(!two.a.may_stay(&two.b.own(), NOW.plus(24 * HOUR + 1)), "its certificate has ended");
+}
+
+#[test]
+fn a_server_that_joined_later_than_is_known_is_accepted_and_one_with_an_old_number_is_not() {
+    let two = two();
+    for (number, called) in [(6, "lost"), (7, "later")] {
+        join(&two.authority, number, &two.directory.path().join(called), called, NOW).unwrap();
+    }
+    let of = |called: &str| identity(&two.directory.path().join(called), &two.clock);
+    // Numbers up to 6 were given; 3 to 6 are of servers that are forgotten.
+    assert!(two.a.set_members(7, [1, 2].into()));
+    assert_eq!(to(&two.a, None, &of("lost")), refused_by_client(HandshakeFailure::Removed));
+    assert_eq!(to(&of("lost"), None, &two.a), refused_by_server(HandshakeFailure::Removed));
+    assert_eq!(to(&of("later"), None, &two.a), (Ok(()), Ok(())));
+    assert_eq!(to(&two.b, None, &two.a), (Ok(()), Ok(())));
+    assert!(two.a.set_members(8, [1, 2].into()));
+    assert_eq!(to(&of("later"), None, &two.a), refused_by_server(HandshakeFailure::Removed));
 }
 
 #[test]
@@ -141,9 +160,7 @@ fn a_renewed_certificate_is_shown_without_a_new_configuration() {
     let now = NOW.plus(20 * HOUR);
     two.clock.set(now);
     for identity in [&two.a, &two.b] {
-        let renewal = identity.begin_renewal().unwrap();
-        let issued = two.authority.renew(identity.own().member, &renewal.request, now).unwrap();
-        identity.end_renewal(&renewal, &issued).unwrap();
+        identity.renew_with(&two.authority).unwrap();
     }
     // The former certificates are long over.
     two.clock.set(NOW.plus(40 * HOUR));
@@ -187,7 +204,7 @@ fn tls_1_2_is_refused() {
 #[test]
 fn a_new_server_speaks_to_the_federation_of_its_token_only() {
     let two = two();
-    let foreign = Authority::create(&two.directory.path().join("x"), &name("a"), NOW).unwrap();
+    let foreign = found(&two.directory.path().join("x"), &name("a"), NOW).unwrap().authority;
     let clock: Arc<dyn Clock> = two.clock.clone();
     let joins = |token: &JoinToken, server: &Arc<Identity>| {
         let client = tls::joining_config(token, &clock).unwrap();
@@ -209,9 +226,7 @@ fn a_certificate_that_has_ended_is_good_enough_to_ask_for_the_next_one() {
     // A server that was off for a month; the one that keeps the authority was not.
     let now = NOW.plus(30 * 24 * HOUR);
     two.clock.set(now);
-    let renewal = two.a.begin_renewal().unwrap();
-    let issued = two.authority.renew(two.a.own().member, &renewal.request, now).unwrap();
-    two.a.end_renewal(&renewal, &issued).unwrap();
+    two.a.renew_with(&two.authority).unwrap();
     let with = |protocol| {
         let client = tls::client_config(&two.b, protocol, None).unwrap();
         handshake(client, tls::server_config(&two.a, protocol).unwrap())
@@ -220,15 +235,14 @@ fn a_certificate_that_has_ended_is_good_enough_to_ask_for_the_next_one() {
     assert_eq!(with(Protocol::Files), refused_by_server(HandshakeFailure::Expired));
     assert_eq!(with(Protocol::Enroll), (Ok(()), Ok(())));
     // Unless it was removed meanwhile.
-    two.a.set_removed([two.b.own().member].into());
+    two.a.set_members(3, [1].into());
     assert_eq!(with(Protocol::Enroll), refused_by_server(HandshakeFailure::Removed));
 }
 
-/// A certificate that the authority of `folder` has signed, and that says something else.
+/// A certificate that the authority made in `folder` has signed, and that says something else.
 fn forged(folder: &Path, dns: &str, called: &ServerId) -> Arc<ClientConfig> {
     use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
-    let authority = std::fs::read_to_string(folder.join("authority.pem")).unwrap();
-    let parts = pem::parse_many(&authority).unwrap();
+    let parts = pem::parse_many(crate::seals::opened(folder)).unwrap();
     let key = KeyPair::try_from(parts[0].contents().to_vec()).unwrap();
     let certificate = parts[1].contents().to_vec().into();
     let issuer = Issuer::from_ca_cert_der(&certificate, key).unwrap();

@@ -1,4 +1,4 @@
-//! Who a server is: tokens, the record of servers, certificates, renewals, and handshakes in
+//! Who a server is: tokens, the authority and its seal, certificates, renewals, and handshakes in
 //! memory.
 
 #![allow(clippy::unwrap_used)] // a test may panic
@@ -7,15 +7,16 @@
 mod careless;
 mod folders;
 mod handshakes;
-mod record;
 mod renewals;
+mod seals;
+mod tokens;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ecotone_identity::join::Joining;
-use ecotone_identity::{Authority, Clock, Identity, JoinToken, Result, Timestamp};
+use ecotone_identity::{Authority, Clock, Identity, Joined, MemberId, Result, Timestamp};
 use ecotone_types::ServerId;
 
 /// Some day in 2033.
@@ -50,9 +51,10 @@ fn identity(folder: &Path, clock: &Arc<Set>) -> Arc<Identity> {
     Arc::new(Identity::open(folder, clock.clone()).unwrap().unwrap())
 }
 
-/// What a server does that joins, without a network.
-fn join(authority: &Authority, token: &JoinToken, folder: &Path, called: &str, now: Timestamp) -> Result<()> {
-    let joining = Joining::begin(folder, token.clone(), name(called))?;
-    let issued = authority.join(token.secret(), joining.name(), &joining.request, now)?;
-    joining.end(&issued, now)
+/// What a server does that joins and is given this number, without a network.
+fn join(authority: &Authority, number: u64, folder: &Path, called: &str, now: Timestamp) -> Result<Joined> {
+    let joining = Joining::begin(folder, authority.issue_token(now)?, name(called))?;
+    let member = MemberId::from_number(number);
+    let issued = authority.issue(member, joining.name(), &joining.request, now)?;
+    joining.end(&issued, member, 1, now)
 }

@@ -342,13 +342,13 @@ fn done_otherwise(call: &mut Call<'_>) -> Outcome {
     let name = call.command.name.trim_start_matches("cluster|");
     let instead = match name {
         "meet" => "a server joins by: ecotone cluster token, then ecotone serve --join HOST:PORT --token TOKEN",
-        "forget" | "reset" => "a server leaves by: ecotone cluster remove-server",
+        "forget" | "reset" => "a server leaves by: ecotone cluster drain, then remove",
         "replicate" | "failover" => "there are no copies of shards",
         "saveconfig" | "bumpepoch" | "set-config-epoch" => {
             "its servers keep the map, and count its epochs, by themselves"
         }
         // Of slots.
-        _ => "one shard has all slots, and does not move",
+        _ => "slots are dealt once, by: ecotone cluster create; a shard moves whole, by: ecotone cluster move",
     };
     Err(Failure::with(format!("ERR CLUSTER {} is not how a federation changes: {instead}", name.to_ascii_uppercase())))
 }

@@ -2,7 +2,7 @@
 
 use super::entry::plain;
 use super::{Call, Command, flag};
-use crate::client::Then;
+use crate::client::{Awaited, Then};
 use crate::compactions::CompactionError;
 use ecotone_keyspace::error::{Failure, Outcome, texts};
 
@@ -31,7 +31,7 @@ fn compact(call: &mut Call<'_>) -> Outcome {
     let compactions = &call.service.compactions;
     match call.arguments[1..] {
         [] => {
-            call.client.follows = Some(compactions.follow(&call.service.keyspace)?);
+            call.client.awaited = Some(Awaited::Compaction(compactions.follow(&call.service.keyspace)?));
             call.client.then = Then::Follow;
             // Reported once it is over, unless something else is.
             call.reply.simple("OK");

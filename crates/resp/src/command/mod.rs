@@ -13,6 +13,7 @@ pub mod connection;
 pub mod diagnostics;
 mod entry;
 pub mod expiry;
+pub mod federation;
 pub mod hashes;
 pub mod info;
 pub mod inspecting;
@@ -313,5 +314,6 @@ static COMMAND_TABLE: &[&[Command]] = &[
     compaction::COMMANDS,
     backup::COMMANDS,
     cluster::COMMANDS,
+    federation::COMMANDS,
     acl::COMMANDS,
 ];

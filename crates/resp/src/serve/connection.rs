@@ -53,6 +53,9 @@ const MAX_FORWARDED_BYTES: usize = 1 << 20;
 /// Arguments that take no allocation.
 const FEW: usize = 16;
 
+/// The reply instead of one that is longer than its client may be owed.
+const TOO_LONG: &str = "ERR the reply is longer than a client may be owed (clients.max_output_bytes)";
+
 /// The state of a connection between two rounds. May move between threads.
 pub(super) struct Connection {
     pub(super) client: Client,
@@ -408,10 +411,7 @@ impl Connection {
     pub(super) fn forwarded(&mut self, service: &Service, reply: Result<&[u8], &str>) {
         match reply {
             Ok(reply) if reply.len() <= self.reply.bytes_left() => self.reply.raw(reply),
-            Ok(_) => self.forwarded(
-                service,
-                Err("ERR the reply is longer than a client may be owed (clients.max_output_bytes)"),
-            ),
+            Ok(_) => self.forwarded(service, Err(TOO_LONG)),
             Err(why) => {
                 self.reply.error(why);
                 service.statistics.count_errors(why.as_bytes(), 1);
@@ -457,6 +457,15 @@ impl Connection {
         self.reply.clear();
         self.reply.error(why.as_bytes());
         service.statistics.count_errors(why.as_bytes(), 1);
+    }
+
+    /// Replies with the answer that the client waited for.
+    pub(super) fn answer_after_rest(&mut self, service: &Service, answer: &[u8]) {
+        self.reply.clear();
+        if answer.len() > self.reply.bytes_left() {
+            return self.fail_after_rest(service, TOO_LONG);
+        }
+        self.reply.bulk(answer);
     }
 
     /// Takes the replies, to be sent; [`sent`](Self::sent) is to be called then.

@@ -26,9 +26,8 @@ use super::event_loop::EventLoop;
 use super::liveness::BackgroundTasks;
 use super::rebalancing::{Arrival, ConnectionSlot};
 use super::stream::{ClientStream, DetachedStream, Socket};
-use crate::client::{Client, ClientInfo, Then};
+use crate::client::{Awaited, Client, ClientInfo, Then};
 use crate::client_events::ClientEvent;
-use crate::compactions::Following;
 
 /// Time for clients to receive their last replies when the server stops.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -216,14 +215,14 @@ async fn serve<S: ClientStream>(
                 // Throttling may take long.
                 let before = connection.take_before_rest();
                 is_lost = send(event_loop, &mut stream, before, &mut connection).await.is_err();
-                let mut follows = connection.client.follows.take();
+                let mut awaited = connection.client.awaited.take();
                 if !is_lost {
                     tokio::select! {
-                        outcome = rested(then, follows.as_mut()) => {
-                            if let Err(why) = outcome {
-                                connection.fail_after_rest(service, &why);
-                            }
-                        }
+                        outcome = rested(then, awaited.as_mut()) => match outcome {
+                            Ok(None) => {}
+                            Ok(Some(answer)) => connection.answer_after_rest(service, &answer),
+                            Err(why) => connection.fail_after_rest(service, &why),
+                        },
                         () = until_gone(event_loop, &mut stream, &mut connection) => is_lost = true,
                         () = info.until_killed() => is_lost = true,
                         () = control.stops() => {
@@ -268,14 +267,15 @@ async fn serve<S: ClientStream>(
     Ok(None)
 }
 
-/// Waits for as long as the client is throttled.
-async fn rested(then: Then, follows: Option<&mut Following>) -> Result<(), String> {
-    match (then, follows) {
+/// Waits for as long as the client is throttled, or until what it waits for is over: what is
+/// replied instead of what the command has replied.
+async fn rested(then: Then, awaited: Option<&mut Awaited>) -> Result<Option<Vec<u8>>, String> {
+    match (then, awaited) {
         (Then::Rest(rest), _) => sleep(rest).await,
-        (Then::Follow, Some(follows)) => return follows.over().await,
+        (Then::Follow, Some(awaited)) => return awaited.over().await,
         _ => {}
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Waits until the client is killed, or `signal` has a notification that it has not seen.

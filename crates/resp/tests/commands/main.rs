@@ -8,6 +8,7 @@ mod cluster;
 mod common;
 mod compact;
 mod compressed;
+mod federation;
 mod fields;
 mod hashes;
 mod key_count;

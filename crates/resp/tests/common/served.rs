@@ -55,7 +55,8 @@ impl Served {
         Self::over(Fixture::with(StoreSettings::default().with_separation(128)), listen, limits)
     }
 
-    fn over(fixture: Fixture, listen: &Listen, limits: Limits) -> Self {
+    /// A server of what the fixture has.
+    pub fn over(fixture: Fixture, listen: &Listen, limits: Limits) -> Self {
         let Fixture { service, directory, .. } = fixture;
         service.set_limits(limits);
         let service = Arc::new(service);

@@ -659,7 +659,7 @@ const LATER: [&str; 9] = [
 ];
 
 /// Commands that no Redis has.
-const OWN: &[&str] = &["inspect", "compact", "backup"];
+const OWN: &[&str] = &["inspect", "compact", "backup", "federation"];
 
 #[test]
 fn every_command_is_described_as_redis_does() {

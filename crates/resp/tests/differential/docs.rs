@@ -29,7 +29,7 @@ const OTHERWISE: [&str; 10] = [
 ];
 
 /// Commands that no Redis has.
-const OWN: [&str; 3] = ["inspect", "compact", "backup"];
+const OWN: [&str; 4] = ["inspect", "compact", "backup", "federation"];
 
 /// Redis' alone: what changed when, in `DOCS`, and notes in prose of key specs, in `INFO`.
 const NOT_TOLD: &str = "history";

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use ecotone_control::map::MAX_ZONE_BYTES;
 use ecotone_energy::MAX_WATTS;
 use ecotone_engine::MAX_VALUE_BYTES;
 use ecotone_identity::JoinToken;
@@ -235,11 +236,11 @@ fn clients() -> Vec<Key> {
         ),
         key(
             "clients.cluster",
-            Kind::OneOf(vec![OFF, ON]),
-            OFF,
+            Kind::OneOf(vec!["auto", OFF, ON]),
+            "auto",
             "",
             "Whether clients find this server to be one of a Redis cluster: with CLUSTER SLOTS, SHARDS and NODES, and keys that go together only \
-             by their hash slot. `off`: it is a single Redis.",
+             by their hash slot. `off`: it is a single Redis. `auto`: a cluster where the federation has more than one server for data.",
         ),
         key(
             "clients.proxy",
@@ -418,7 +419,8 @@ fn federation() -> Vec<Key> {
             host_and_port(),
             "",
             "",
-            "Address of the coordinator to join; none: this server coordinates.",
+            "Address of a server of the federation to join, or that knows who leads it; none: the federation is known from this \
+             server's folder, or it is alone. Without identities, on loopback: the coordinator; none: this server coordinates.",
         ),
         key(
             "federation.token",
@@ -426,6 +428,21 @@ fn federation() -> Vec<Key> {
             "",
             "",
             "Token with which it joins the federation of `join` when it has no certificate yet; later it is not looked at.",
+        ),
+        key(
+            "federation.zone",
+            text("a label of at most 64 bytes", |text| is_plain(text) && text.len() <= MAX_ZONE_BYTES),
+            "",
+            "",
+            "What fails together with this server: a rack, a site, a power supply. Voters and neighbouring shards are spread over zones; \
+             none: nobody says.",
+        ),
+        key(
+            "federation.witness",
+            Kind::Flag,
+            false,
+            "",
+            "Whether it only votes, and has neither a store nor clients: two servers with data and a witness survive the loss of any one.",
         ),
         key(
             "federation.policy",

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ecotone_cluster::Error as FederationError;
 use ecotone_engine::{Error as StoreError, StoreSettings};
+use ecotone_membership::offline::CONTROL_FOLDER;
 use ecotone_resp::cluster_view::{ClusterMode, Endpoint};
 use ecotone_resp::serve::{EventLoops, Listen, ListenTls, TlsError, TlsFile, TlsFiles};
 use ecotone_resp::service::{DebugCommand, Limits};
@@ -73,6 +74,8 @@ impl Config {
             announce,
             join: given("federation.join"),
             token: given("federation.token"),
+            zone: self.text("federation.zone").to_owned(),
+            witness: self.is_witness(),
             name: name.map_err(|error| self.refuse("server.name", &error.to_string()))?,
             policy: self.parsed("federation.policy")?,
             cores: self.cores()?,
@@ -109,7 +112,9 @@ impl Config {
         let Some(backups) = self.path("backup.dir").map(absolute) else { return Ok(()) };
         let own = absolute(PathBuf::from(self.text("server.dir")));
         let is_own = backups == own
-            || ["store", "worker", IDENTITY_FOLDER].iter().any(|within| backups.starts_with(own.join(within)));
+            || ["store", "shards", "worker", IDENTITY_FOLDER, CONTROL_FOLDER]
+                .iter()
+                .any(|within| backups.starts_with(own.join(within)));
         if is_own {
             let why = "the server has that folder for itself; name another, on another disk if it can be";
             return Err(self.refuse("backup.dir", why));
@@ -126,6 +131,9 @@ impl Config {
     pub fn listen(&self) -> Result<Option<Listen>> {
         let addresses = self.addresses("clients.listen");
         let socket = self.path("clients.unix_socket");
+        if self.is_witness() {
+            return self.refuse_clients_of_witness();
+        }
         let tls = self.listen_tls()?;
         if addresses.is_empty() && socket.is_none() && tls.is_none() {
             return Ok(None);
@@ -139,6 +147,22 @@ impl Config {
         let blocking_threads = self.parsed("clients.blocking_threads")?;
         let uses_io_uring = self.parsed("clients.io_uring")?;
         Ok(Some(Listen { addresses, socket, tls, event_loops, blocking_threads, uses_io_uring }))
+    }
+
+    /// Whether it only votes.
+    fn is_witness(&self) -> bool {
+        self.text("federation.witness") == "true"
+    }
+
+    /// A witness has no clients: where somebody has said where they are listened for, that is a slip.
+    fn refuse_clients_of_witness<T>(&self) -> Result<Option<T>> {
+        let said = ["clients.listen", "clients.tls_listen", "clients.unix_socket"].into_iter().find(|path| {
+            let text = self.text(path);
+            self.is_said(path) && !text.is_empty() && text != OFF
+        });
+        let why =
+            "a witness has no store, and so no clients: leave this out, or leave out federation.witness (--witness)";
+        said.map_or(Ok(None), |path| Err(self.refuse(path, why)))
     }
 
     fn listen_tls(&self) -> Result<Option<ListenTls>> {
@@ -210,9 +234,12 @@ impl Config {
         })
     }
 
-    /// How clients are treated that ask for keys of other servers.
-    pub(crate) fn cluster_mode(&self) -> ClusterMode {
-        ClusterMode { is_cluster: self.text("clients.cluster") == ON, is_proxy: self.text("clients.proxy") == ON }
+    /// How clients are treated that ask for keys of other servers, where the federation has so many
+    /// for data.
+    pub(crate) fn cluster_mode(&self, servers: usize) -> ClusterMode {
+        let said = self.text("clients.cluster");
+        let is_cluster = said == ON || (said != OFF && servers > 1);
+        ClusterMode { is_cluster, is_proxy: self.text("clients.proxy") == ON }
     }
 
     /// What cluster clients are told of this server, as far as it is said.

@@ -93,6 +93,8 @@ const WRONG: &[(&str, &str)] = &[
     ("space.reserve_bytes", "\"off\""),
     ("federation.listen", "\"7411\""),
     ("federation.announce", "\"here\""),
+    ("federation.zone", "7"),
+    ("federation.witness", "\"yes\""),
     ("federation.token", "\"eco1-secret\""),
     ("federation.join", "\"host:0\""),
     ("federation.policy", "\"Eco\""),
@@ -389,4 +391,22 @@ fn settings_become_what_a_server_is_started_with() {
     let memory_bytes = limits.memory_bytes;
     assert!(memory_bytes > 0);
     assert_eq!(limits, ecotone_resp::service::Limits { memory_bytes, ..Default::default() });
+}
+
+#[test]
+fn a_witness_has_no_clients() {
+    let witness =
+        |more: &str| load(&format!("[server]\ndir = \"/d\"\n[federation]\nwitness = true\nzone = \"north\"\n{more}"));
+    let config = witness("").unwrap();
+    let options = config.serve_options().unwrap();
+    assert!(options.witness && options.zone == "north");
+    // Where they are listened for by default nobody has asked for.
+    assert!(config.listen().unwrap().is_none());
+    assert!(witness("[clients]\nlisten = \"off\"").unwrap().listen().unwrap().is_none());
+    for said in ["listen = \"127.0.0.1:1\"", "unix_socket = \"/s\"", "tls_listen = \"127.0.0.1:1\""] {
+        let refused = witness(&format!("[clients]\n{said}")).unwrap().listen().unwrap_err().to_string();
+        assert!(refused.contains("a witness has no store") && refused.contains("clients."), "{refused}");
+    }
+    let data = load("[server]\ndir = \"/d\"").unwrap();
+    assert!(!data.serve_options().unwrap().witness && data.listen().unwrap().is_some());
 }

@@ -3,6 +3,7 @@
 //! Threads: any may ask. A change of settings holds the lock on them, so that of two changes one
 //! comes after the other.
 
+pub(crate) mod federation;
 mod info;
 mod settings;
 
@@ -14,6 +15,7 @@ use ecotone_cluster::Federation;
 use ecotone_energy::ThreadDuties;
 use ecotone_engine::Store;
 use ecotone_policy::policy::PolicyName;
+use ecotone_resp::federation::FederationRequest;
 use ecotone_resp::host::{Allocator, BackupTarget, Host, InfoSection};
 use ecotone_resp::serve::Listening;
 use ecotone_resp::service::Service;
@@ -90,6 +92,10 @@ impl Host for ServerHost {
         if is_asked("federation") {
             sections.push(InfoSection { name: "Federation", lines: info::federation(&self.around) });
         }
+        if is_asked("cluster") {
+            let lines = federation::lines(&self.around.federation);
+            sections.push(InfoSection { name: "Cluster", lines });
+        }
         if is_asked("energy") {
             sections.push(InfoSection { name: "Energy", lines: info::energy(&self.around) });
         }
@@ -165,6 +171,10 @@ impl Host for ServerHost {
 
     fn backup_target(&self) -> Option<Arc<dyn BackupTarget>> {
         Some(Arc::new(self.config.lock().backup_target()?))
+    }
+
+    fn federation(&self, request: &FederationRequest) -> Result<Vec<u8>, String> {
+        federation::answer(&self.around.federation, request)
     }
 
     fn shut_down(&self) {

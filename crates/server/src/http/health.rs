@@ -10,6 +10,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ecotone_membership::Known;
+
 use super::status::{Phase, ServerStatus};
 use crate::monitor::Doing;
 use crate::monitor::ServerSample;
@@ -71,7 +73,10 @@ pub(super) fn unready(state: &Phase, now: Instant) -> Vec<String> {
     let mut reasons = hanging(state, now);
     match parts.sampler.sample() {
         None => reasons.push("the store has not been sampled yet".into()),
-        Some(sample) => reasons.extend(refused_writes(&sample)),
+        Some(sample) => {
+            reasons.extend(refused_writes(&sample));
+            reasons.extend(sample.known.as_ref().and_then(|known| left_behind(known)));
+        }
     }
     reasons
 }
@@ -88,8 +93,24 @@ fn refused_writes(sample: &ServerSample) -> Option<String> {
     ))
 }
 
+/// Why a server must not be given requests though it could serve them: it hears of no change of
+/// the federation any more, and others may serve its shards.
+fn left_behind(known: &Known) -> Option<String> {
+    if known.map.is_removed(known.member) {
+        return Some("this server was removed from its federation".into());
+    }
+    let why = known.stopped.as_ref()?;
+    Some(format!(
+        "the control plane has stopped here, so changes of the federation are not heard of: {why}; start the server anew"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use ecotone_control::ids::{FederationId, MemberId};
+    use ecotone_control::map::Map;
     use ecotone_resp::serve::Heartbeat;
 
     use super::super::status::{ClientParts, ServingParts};
@@ -139,6 +160,27 @@ mod tests {
         sampler.does(late, Doing::AskingTheStore);
         assert!(hanging(&state, later)[0].starts_with("the store has not answered"));
         assert_eq!(unready(&state, later)[0], hanging(&state, later)[0], "what hangs is not ready");
+    }
+
+    #[test]
+    fn who_is_removed_or_hears_of_no_change_is_not_ready() {
+        let map = Arc::new(Map::new(FederationId([0; 8])));
+        let known = Known {
+            map: map.clone(),
+            member: MemberId(1),
+            leader: None,
+            term: 1,
+            voters: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            applied: 1,
+            stopped: None,
+        };
+        assert_eq!(left_behind(&known), None, "without a leader it serves on");
+        let stopped = Known { stopped: Some("the disk is full".into()), ..known.clone() };
+        assert!(left_behind(&stopped).is_some_and(|why| why.contains("the disk is full")));
+        // Its number was given, and it is not there.
+        let removed = Known { map: Arc::new(Map { next_member: 2, ..Map::clone(&map) }), ..known };
+        assert!(left_behind(&removed).is_some_and(|why| why.contains("removed")));
     }
 
     #[test]

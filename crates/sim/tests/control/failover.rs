@@ -2,6 +2,7 @@
 //! failover -- --nocapture` prints it.
 
 use ecotone_control::entry::Entry;
+use ecotone_control::node::{COMPACT_ENTRIES, KEEP_ENTRIES};
 use ecotone_sim::random::Random;
 use ecotone_sim::{Faults, Profile, World};
 
@@ -46,6 +47,9 @@ fn decide(world: &mut World, value: u64) -> u64 {
 }
 
 /// The medians and the 99th percentiles, in milliseconds.
+/// How often servers compact their logs.
+const AS_SERVERS_DO: (usize, u64) = (COMPACT_ENTRIES, KEEP_ENTRIES);
+
 fn measure(name: &str, servers: usize, fault: impl Fn(&mut World, usize)) -> u64 {
     let mut random = Random::new(first_seed());
     let mut world = settled(first_seed(), Profile { servers, ..quiet() });
@@ -92,7 +96,7 @@ fn failover_of_two_hundred_servers_and_a_thousand_shards() {
     const SERVERS: usize = 200;
     const SHARDS: usize = 1_000;
     let mut longest = 0;
-    let mut world = settled(first_seed(), Profile { servers: SERVERS, shards: SHARDS, zones: 10, ..quiet() });
+    let mut world = settled(first_seed(), Profile { servers: SERVERS, shards: SHARDS, zones: 10, compaction: AS_SERVERS_DO, ..quiet() });
     for time in 0..3 {
         let leader = world.leader().unwrap();
         let dead = world.member(leader).unwrap();

@@ -43,6 +43,7 @@ fn profile() -> Profile {
         disk_ms: (1, 8),
         faults: Faults::all(),
         changes: 500,
+        compaction: (24, 8),
         plant: None,
     }
 }

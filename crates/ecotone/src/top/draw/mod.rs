@@ -14,6 +14,7 @@ use ratatui::widgets::{Block, Clear, Paragraph};
 pub(super) use theme::Theme;
 
 use super::model::board::Board;
+use super::model::snapshot::Control;
 use figures::{age, uptime};
 
 /// Sparklines of the history.
@@ -30,8 +31,11 @@ const MIN_DETAIL_LINES: u16 = 4;
 
 /// Draws everything. `now_s` is on the clock of the snapshots.
 pub(super) fn draw(frame: &mut Frame<'_>, board: &Board, now_s: f64, theme: Theme) {
+    // A server without an identity has no control plane.
+    let has_control = board.snapshot.as_ref().is_some_and(|snapshot| snapshot.control.is_some());
     let [header, body, keys] =
-        Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
+        Layout::vertical([Constraint::Length(2 + u16::from(has_control)), Constraint::Fill(1), Constraint::Length(1)])
+            .areas(frame.area());
     draw_header(frame, header, board, now_s, theme);
     draw_body(frame, body, board, theme);
     let keys_line = format!(
@@ -68,7 +72,29 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, board: &Board, now_s: f64, the
         let servers = if count == 1 { "server" } else { "servers" };
         (format!(" {}: {count} {servers}, ecotone {}", board.address, snapshot.version), theme.quiet())
     };
-    frame.render_widget(Paragraph::new(vec![Line::styled(what, theme.strong()), Line::styled(said, style)]), area);
+    let mut lines = vec![Line::styled(what, theme.strong()), Line::styled(said, style)];
+    lines.extend(snapshot.control.as_ref().map(|control| control_line(control, theme)));
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// Who decides in the federation, and what this server has of it.
+fn control_line(control: &Control, theme: Theme) -> Line<'static> {
+    if let Some(why) = &control.stopped {
+        return Line::styled(format!(" the control plane has stopped here: {why} "), theme.alarm());
+    }
+    let certificate = match control.certificate_left_s {
+        None => String::new(),
+        Some(left_s) if left_s <= 0 => "  its certificate has ended".into(),
+        Some(left_s) => format!("  certificate {}", age(left_s as f64)),
+    };
+    let rest = format!(
+        "term {}  voters {}  shards {} of {}  map {}{certificate}",
+        control.term, control.voters, control.shards_owned, control.shards, control.map_version
+    );
+    match &control.leader {
+        Some(leader) => Line::styled(format!(" {leader} leads  {rest}"), theme.quiet()),
+        None => Line::styled(format!(" nobody leads: nothing can be changed  {rest} "), theme.alarm()),
+    }
 }
 
 fn draw_body(frame: &mut Frame<'_>, area: Rect, board: &Board, theme: Theme) {

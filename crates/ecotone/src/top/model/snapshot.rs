@@ -44,6 +44,44 @@ pub(in crate::top) struct Snapshot {
     pub values: Option<Values>,
     pub duplicates: Option<Duplicates>,
     pub writes_refused: Option<bool>,
+    /// Of a server with an identity.
+    pub control: Option<Control>,
+}
+
+/// The control plane, as the server that was asked knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::top) struct Control {
+    /// Who leads, if that is known.
+    pub leader: Option<String>,
+    pub term: u64,
+    /// Their names, with commas between them.
+    pub voters: String,
+    pub map_version: u64,
+    pub shards: u64,
+    pub shards_owned: u64,
+    /// Until the server's certificate ends, by its own clock; negative once it has.
+    pub certificate_left_s: Option<i64>,
+    /// Why it takes no part any more.
+    pub stopped: Option<String>,
+}
+
+impl Control {
+    fn of(info: &Info) -> Option<Self> {
+        let count = |name: &str| info.count(&format!("control_{name}")).unwrap_or(0);
+        let now_s = info.count("server_time_usec").map(|now_us| now_us / 1_000_000);
+        let ends_s = info.count("control_certificate_expiry_seconds");
+        let left_s = ends_s.zip(now_s).map(|(ends_s, now_s)| (i128::from(ends_s) - i128::from(now_s)) as i64);
+        Some(Control {
+            leader: info.text("control_leader"),
+            term: info.count("control_term")?,
+            voters: info.text("control_voters").unwrap_or_default(),
+            map_version: count("map_version"),
+            shards: count("shards"),
+            shards_owned: count("shards_owned"),
+            certificate_left_s: left_s,
+            stopped: info.text("control_stopped"),
+        })
+    }
 }
 
 /// A server of the federation, as the one that was asked knows it. Totals count from its start.
@@ -170,6 +208,7 @@ impl Snapshot {
                 }
             }),
             writes_refused: info.count("space_writes_refused").map(|refused| refused > 0),
+            control: Control::of(info),
         })
     }
 }

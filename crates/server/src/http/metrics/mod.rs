@@ -6,6 +6,7 @@
 //! from the device: `/proc` is memory.
 
 mod clients;
+mod control;
 mod energy;
 mod federation;
 mod page;
@@ -64,6 +65,7 @@ fn written(source: &Source<'_>) -> Page {
     clients::write(&mut page, source.service);
     store::write(&mut page, source.sample, source.parts);
     federation::write(&mut page, source.sample, source.parts);
+    control::write(&mut page, source.sample.and_then(|sample| sample.known.as_deref()));
     energy::write(&mut page, source.sample);
     process::write(&mut page, source.sample);
     page

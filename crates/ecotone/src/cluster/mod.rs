@@ -1,0 +1,237 @@
+//! `ecotone cluster`: a federation as its operator makes it, sees it and changes it.
+//!
+//! [`folder`] is for the folder of a server that does not run, [`running`] asks a server by
+//! `FEDERATION`; [`text`] shows what it answers.
+
+mod folder;
+mod running;
+mod text;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::live_server::PasswordArgument;
+use crate::output;
+
+#[derive(clap::Args)]
+#[command(after_help = "A federation begins with one server and grows by tokens, each good once and for an hour:\n  \
+                  ecotone cluster init --dir /var/lib/ecotone --name edge-1 --zone north\n  \
+                  ecotone serve --dir /var/lib/ecotone --listen 10.0.0.1:7411\n  \
+                  ecotone cluster token 127.0.0.1:6379\n\
+                  and on the next machine:\n  \
+                  ecotone serve --dir /var/lib/ecotone --listen 10.0.0.2:7411 --join 10.0.0.1:7411 --token TOKEN --name edge-2 --zone south\n\n\
+                  When all are there, `create` deals the hash slots. With three servers or more three vote (five with five or more): one may be \
+                  lost, and the others go on deciding. To take a server away: drain it, move its shards, remove it.\n\n\
+                  A running server is asked where it serves clients, without TLS, or by its folder on its own machine. What is asked for is decided by \
+                  the leader, whichever server is asked; only a token is given by one that votes.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a federation: its authority, the identity of its first server, and its log
+    #[command(
+        after_help = "What the folder's store holds already becomes shard 1 of the federation, with all slots. Without a store nothing is dealt \
+                            until `ecotone cluster create`."
+    )]
+    Init {
+        #[command(flatten)]
+        folder: Folder,
+        /// Name of the first server, at most 64 bytes [default: the host's name]
+        #[arg(long)]
+        name: Option<String>,
+        /// What fails together with it: a rack, a site, a power supply
+        #[arg(long, default_value = "", hide_default_value = true)]
+        zone: String,
+        /// It only votes, and holds no data
+        #[arg(long)]
+        witness: bool,
+    },
+    /// Print a token with which one server can join within an hour
+    #[command(
+        after_help = "Ask a server that votes: these keep the federation's authority. The folder of one that is stopped will do as well."
+    )]
+    Token {
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Print the command that has one more server join within an hour
+    #[command(
+        after_help = "It has a token in it, good once. Run it on the new server's machine, with an empty folder and the address at which the others \
+                            reach it."
+    )]
+    Add {
+        #[command(flatten)]
+        server: Server,
+        /// Name of the new server [default: its host's name]
+        #[arg(long)]
+        name: Option<String>,
+        /// Its zone
+        #[arg(long)]
+        zone: Option<String>,
+    },
+    /// Show the servers, the shards, and who leads
+    Status {
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Deal all hash slots to shards, once
+    #[command(
+        after_help = "Shards are dealt evenly to the servers that are there and hold data; neighbours are in different zones. Their number stays. \
+                            Several for each server let later ones take some over."
+    )]
+    Create {
+        #[command(flatten)]
+        server: Server,
+        /// How many [default: one for each server that can hold one]
+        #[arg(long)]
+        shards: Option<u32>,
+    },
+    /// Have a server get no more shards and vote no longer
+    #[command(
+        after_help = "Its shards stay where they are, and are served, until they are moved: `ecotone cluster rebalance` says where to."
+    )]
+    Drain {
+        #[command(flatten)]
+        server: Server,
+        /// Its name or number
+        name: String,
+    },
+    /// Take back that a server is drained
+    Undrain {
+        #[command(flatten)]
+        server: Server,
+        /// Its name or number
+        name: String,
+    },
+    /// Remove a server for ever: within a second all that reach the leader refuse it
+    #[command(
+        after_help = "Drain it first, so that it does not vote, and move its shards. With --force shards of which it has the only copy are lost, until \
+                            `ecotone cluster move` gives them to a server that has a copy of their store. It comes back with a token and an empty folder only."
+    )]
+    Remove {
+        #[command(flatten)]
+        server: Server,
+        /// Its name or number
+        name: String,
+        /// Also when it has the only copy of a shard, or votes
+        #[arg(long)]
+        force: bool,
+    },
+    /// Say which shards should be moved where; none is moved
+    Rebalance {
+        #[command(flatten)]
+        server: Server,
+    },
+    /// State that a shard was moved by hand, while its server was stopped
+    #[command(
+        after_help = "1. Stop the server that has the shard. 2. Copy the shard's store to the other server, where it must not be open. 3. State the move \
+                            at a third server, or at the other one: from then on clients are sent there. 4. Start the first server again: it gives the shard up."
+    )]
+    Move {
+        #[command(flatten)]
+        server: Server,
+        /// Its number
+        shard: u32,
+        /// Name or number of the server that has it now
+        #[arg(long, value_name = "NAME")]
+        to: String,
+    },
+    /// Write the map of the federation to a file
+    #[command(
+        after_help = "For `ecotone cluster import`, after the loss of most voters. It holds who belongs and who has which shard, no keys and no values; \
+                            the authority's key is in it, sealed."
+    )]
+    Export {
+        #[command(flatten)]
+        server: Server,
+        /// The file, which is replaced whole
+        file: PathBuf,
+    },
+    /// Begin anew with one server after the loss of most voters
+    #[command(after_help = folder::RISKS)]
+    Recover {
+        #[command(flatten)]
+        folder: Folder,
+        /// Begin a new generation by force: there is no other way yet
+        #[arg(long, required = true)]
+        force_new: bool,
+        /// Begin with this map (`ecotone cluster export`), not with what the server knows
+        #[arg(long, value_name = "FILE")]
+        map: Option<PathBuf>,
+        /// Do it; without this it is only said what would be lost
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Begin anew with one server and a map that was exported
+    #[command(after_help = folder::RISKS)]
+    Import {
+        /// The file of `ecotone cluster export`
+        file: PathBuf,
+        #[command(flatten)]
+        folder: Folder,
+        /// Do it; without this it is only said what would be lost
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// A server that does not run.
+#[derive(clap::Args)]
+struct Folder {
+    /// Folder of the server, which must not run
+    #[arg(long)]
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A server that runs.
+#[derive(clap::Args)]
+struct Server {
+    /// Where a server of the federation serves clients, or its folder
+    #[arg(value_name = "HOST:PORT|DIR")]
+    server: PathBuf,
+    #[command(flatten)]
+    password: PasswordArgument,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.command {
+        Command::Init { folder, name, zone, witness } => folder::init(folder, name.as_deref(), zone, *witness),
+        Command::Recover { folder, force_new: _, map, yes } => folder::recover(folder, map.as_deref(), *yes),
+        Command::Import { file, folder, yes } => folder::recover(folder, Some(file), *yes),
+        Command::Token { server } => running::token(server),
+        Command::Add { server, name, zone } => running::add(server, name.as_deref(), zone.as_deref()),
+        Command::Export { server, file } => running::export(server, file),
+        Command::Status { server } => running::ask(server, &["STATUS"], text::status),
+        Command::Create { server, shards } => {
+            let shards = shards.map(|shards| shards.to_string());
+            let words: Vec<&str> = ["CREATE"].into_iter().chain(shards.as_deref()).collect();
+            running::ask(server, &words, text::created)
+        }
+        Command::Drain { server, name } => running::ask(server, &["DRAIN", name], text::drained),
+        Command::Undrain { server, name } => running::ask(server, &["UNDRAIN", name], text::drained),
+        Command::Remove { server, name, force } => {
+            let words: Vec<&str> = ["REMOVE", name.as_str()].into_iter().chain(force.then_some("FORCE")).collect();
+            running::ask(server, &words, text::removed)
+        }
+        Command::Rebalance { server } => running::ask(server, &["REBALANCE"], text::plan),
+        Command::Move { server, shard, to } => {
+            running::ask(server, &["MOVE", &shard.to_string(), "TO", to], text::moved)
+        }
+    }
+}
+
+/// Prints for programs or for people.
+fn print(as_json: bool, json: &serde_json::Value, text: &str) -> Result<()> {
+    if as_json { output::print(&format!("{json}\n")) } else { output::print(text) }
+}

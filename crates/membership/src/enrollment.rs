@@ -1,0 +1,95 @@
+//! The leader lets servers in, and gives them their certificates.
+
+use std::sync::Arc;
+
+use ecotone_control::entry::{Entry, NewServer};
+use ecotone_control::ids::{DirectoryId, MemberId, TokenId};
+use ecotone_control::map::{Addresses, Features, Role};
+use ecotone_identity::{Authority, Peer};
+use ecotone_transport::enrollment::{Asked, AskedToJoin, Enrollment, granted, no_leader, not_here, refused};
+use ecotone_transport::wire::{EnrollReply, EnrollRequest};
+use tracing::{debug, warn};
+
+use crate::error::Error;
+use crate::membership::Shared;
+use crate::proposals::Decision;
+
+/// Answers where this server leads; else it says who does.
+pub(crate) struct AtLeader(pub(crate) Arc<Shared>);
+
+impl Enrollment for AtLeader {
+    fn answer(&self, request: &EnrollRequest, peer: Option<&Peer>) -> EnrollReply {
+        let asked = match Asked::read(request, peer) {
+            Ok(asked) => asked,
+            Err(refused) => return refused,
+        };
+        let (shared, known) = (&self.0, self.0.known());
+        if !known.leads() {
+            let leader = shared.leader_address();
+            return if leader.is_empty() { no_leader() } else { not_here(&leader) };
+        }
+        let authority = match shared.custody.authority(&known.map) {
+            Ok(Some(authority)) => authority,
+            // It votes since a moment ago, and asks for the seal.
+            Ok(None) => return no_leader(),
+            Err(error) => {
+                warn!(%error, "this server leads, and cannot open the authority");
+                return refused(error.kind(), error);
+            }
+        };
+        let now = shared.identity.now();
+        let (number, name, asked) = match asked {
+            Asked::Renew { member, name, certificate_request } => {
+                // It may have been removed after it has connected.
+                if known.map.server(MemberId(member.number())).is_none() {
+                    return refused("removed", "the server is no longer one of the federation");
+                }
+                (member, name, certificate_request)
+            }
+            Asked::Join(asked) => match self.let_in(&authority, &asked) {
+                Ok(member) => (member, asked.name.clone(), asked.certificate_request),
+                Err(refused) => return *refused,
+            },
+        };
+        match authority.issue(number, &name, &asked, now) {
+            Ok(issued) => granted(&issued, number, known.map.generation),
+            Err(error) => refused(error.kind(), error),
+        }
+    }
+}
+
+impl AtLeader {
+    /// Has the log give a server its number, for a token that is good.
+    fn let_in(
+        &self,
+        authority: &Authority,
+        asked: &AskedToJoin,
+    ) -> Result<ecotone_identity::MemberId, Box<EnrollReply>> {
+        let (shared, about) = (&self.0, &asked.about);
+        let claim = authority.check_token(&asked.token, shared.identity.now()).map_err(|error| {
+            // Who guesses is counted; it must not fill the log.
+            debug!(server = %asked.name, %error, "a token is not taken");
+            Box::new(refused(error.kind(), error))
+        })?;
+        let server = NewServer {
+            directory: DirectoryId(asked.directory),
+            name: asked.name.clone(),
+            addresses: Addresses { peers: about.address.clone().unwrap_or_default(), clients: String::new() },
+            zone: about.zone.clone(),
+            role: if about.is_witness { Role::Witness } else { Role::Data },
+            features: Features { min: about.min_feature_level, max: about.max_feature_level },
+        };
+        let join = Entry::Join { token: TokenId(claim.id), token_expires_s: claim.ends.0, server };
+        match shared.runtime.block_on(shared.propose(join)) {
+            Ok(decided) => match decided.decision {
+                Decision::Joined(member) => Ok(ecotone_identity::MemberId::from_number(member.0)),
+                other => Err(Box::new(refused("refused", format!("the federation's answer makes no sense: {other:?}")))),
+            },
+            Err(Error::Undecided(_)) => Err(Box::new(no_leader())),
+            Err(error) => {
+                warn!(server = %asked.name, %error, "a server is not let in");
+                Err(Box::new(refused(error.kind(), error)))
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Errors of a server's part in the control plane, by what the caller should do.
+
+use std::path::PathBuf;
+
+use ecotone_control::ids::MemberId;
+use ecotone_control::log::LogError;
+
+/// Result of an operation of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why something could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The log in the server's folder cannot be used. The server does not start.
+    #[error("{}: {source}; if it is lost for good, remove this server at another one (`ecotone cluster remove`) and let it join anew with an empty folder", path.display())]
+    Log {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        source: LogError,
+    },
+    /// The log holds what this build cannot read.
+    #[error(transparent)]
+    Control(#[from] ecotone_control::Error),
+    /// A file beside the log.
+    #[error(transparent)]
+    Identity(#[from] ecotone_identity::Error),
+    /// What is in the folder does not fit together, or not to what was asked.
+    #[error("{0}")]
+    Usage(String),
+    /// The system gives no thread or run time.
+    #[error("cannot start {what}: {source}")]
+    Thread {
+        /// For what.
+        what: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Nobody leads, or the leader does not answer: nothing can be changed now. Try again.
+    #[error("no change can be decided now: {0}; it may have been decided all the same: look before you ask again")]
+    Undecided(String),
+    /// It cannot be, as the federation is.
+    #[error("{0}")]
+    Refused(String),
+    /// The server is not one that could do this.
+    #[error("{0} does not vote, so it cannot do this: ask one of the voters ({1})")]
+    NotAVoter(MemberId, String),
+}
+
+impl Error {
+    /// A short name of the kind.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Error::Log { .. } => "log",
+            Error::Control(_) => "control",
+            Error::Identity(error) => error.kind(),
+            Error::Usage(_) => "usage",
+            Error::Thread { .. } => "thread",
+            Error::Undecided(_) => "undecided",
+            Error::Refused(_) => "refused",
+            Error::NotAVoter(..) => "not-a-voter",
+        }
+    }
+}

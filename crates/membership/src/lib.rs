@@ -1,0 +1,40 @@
+//! A running server's part in the control plane: it drives [`ecotone_control`]'s node, whose log
+//! lies in the server's folder ([`ecotone_raftlog`]), over connections of servers that have shown
+//! who they are ([`ecotone_transport`]).
+//!
+//! [`Membership`] is what the rest of the server knows of it: the map of now, who leads, and a way
+//! to ask for a change. [`offline`] is for folders of servers that do not run.
+//!
+//! What must never be in it: what the map means (control), how certificates are made and checked
+//! (identity), jobs and their placement (cluster), stores.
+//!
+//! # What holds whatever fails
+//!
+//! - Nothing is answered before it is durable; a disk that fails ends this server's part in the
+//!   group for this run, and the server goes on by its last map.
+//! - A removed server is refused from the moment that its removal is applied here.
+//! - What is asked for may be asked twice: see [`ecotone_control::entry`].
+//!
+//! # Threads
+//!
+//! One owns the node (`ecotone-control`), one its log (`ecotone-raftlog`), one carries messages
+//! (`ecotone-members`). None is under a cap or quota, none waits for a store.
+
+mod driver;
+mod duties;
+mod enrollment;
+pub mod error;
+pub mod offline;
+mod outbox;
+mod proposals;
+mod seal;
+mod service;
+
+pub use driver::{Known, MAX_WAITING_EVENTS};
+pub use duties::Announced;
+pub use error::{Error, Result};
+pub use membership::{FEATURES, Membership, Options};
+pub use proposals::{Decided, Decision};
+pub use service::Service;
+
+mod membership;

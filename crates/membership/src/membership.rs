@@ -1,0 +1,253 @@
+//! What the rest of a server knows of the federation, and asks of it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ecotone_control::entry::Entry;
+use ecotone_control::ids::MemberId;
+use ecotone_control::map::{Features, Map};
+use ecotone_identity::{Identity, JoinToken};
+use ecotone_transport::connections::{Connections, Timeouts};
+use ecotone_transport::security::Security;
+use parking_lot::RwLock;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::driver::{Driver, Known, known_of};
+use crate::duties::{self, Announced};
+use crate::error::{Error, Result};
+use crate::offline;
+use crate::outbox::{Heard, Outboxes, Paths};
+use crate::proposals::Decided;
+use crate::seal::Custody;
+
+/// The feature levels of this build. The highest rises when a new kind of entry, or another thing
+/// that all servers must know, comes in; the lowest when support for an old one goes.
+pub const FEATURES: Features = Features { min: 1, max: 1 };
+/// How long a stop waits for calls under way.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a server's part in the federation needs.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The folder of the control plane's log.
+    pub directory: PathBuf,
+    /// The folder of the server's identity.
+    pub identity_folder: PathBuf,
+    /// A server that may know who leads, beside those of the map.
+    pub join: Option<String>,
+    /// What fails together with this server; empty: nobody says.
+    pub zone: String,
+    /// The feature levels that this server says it knows: [`FEATURES`], but in tests.
+    pub features: Features,
+}
+
+/// A server's part in its federation. Ends when dropped.
+pub struct Membership {
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+}
+
+/// What tasks and services share.
+pub(crate) struct Shared {
+    pub(crate) member: MemberId,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) security: Arc<Security>,
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) join: Option<String>,
+    pub(crate) custody: Custody,
+    pub(crate) announced: watch::Sender<Option<Announced>>,
+    pub(crate) heard: Arc<Heard>,
+    pub(crate) runtime: Handle,
+    known: watch::Receiver<Arc<Known>>,
+    /// None once the server stops.
+    driver: RwLock<Option<Arc<Driver>>>,
+}
+
+impl Shared {
+    pub(crate) fn known(&self) -> Arc<Known> {
+        self.known.borrow().clone()
+    }
+
+    pub(crate) fn following(&self) -> watch::Receiver<Arc<Known>> {
+        self.known.clone()
+    }
+
+    pub(crate) fn driver(&self) -> Option<Arc<Driver>> {
+        self.driver.read().clone()
+    }
+}
+
+impl Membership {
+    /// Goes on with the log in the server's folder. When this returns, servers that are known to be
+    /// removed are refused. Connections of `also` are made anew when the certificate is.
+    ///
+    /// # Errors
+    /// [`Error::Log`]; [`Error::Control`] for a log of a newer build; [`Error::Usage`] if log and
+    /// certificate are not of one server.
+    pub fn start(
+        options: Options,
+        security: Arc<Security>,
+        timeouts: Timeouts,
+        also: Vec<Arc<Connections>>,
+    ) -> Result<Membership> {
+        let Options { directory, identity_folder, join, zone, features } = options;
+        let Some(identity) = security.identity().cloned() else {
+            return Err(Error::Usage("a server without a certificate is in no federation".into()));
+        };
+        let opened = offline::open(&directory)?;
+        let own = identity.own();
+        let in_log = opened.content.identity;
+        if in_log.member.0 != own.member.number() || in_log.federation.0 != own.federation.bytes() {
+            return Err(Error::Usage(format!(
+                "{} is of {} of federation {}, the certificate of server {} of federation {}: one of the two was copied here",
+                directory.display(),
+                in_log.member,
+                in_log.federation,
+                own.member.number(),
+                own.federation
+            )));
+        }
+        let first = known_of(&opened.node()?);
+        refuse_removed(&identity, &first.map);
+        let member = first.member;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("ecotone-members")
+            .enable_all()
+            .build()
+            .map_err(|source| Error::Thread { what: "messages of the control plane", source })?;
+        let connections = Arc::new(Connections::new(own.name, timeouts, security.clone()));
+        let known = watch::Sender::new(Arc::new(first));
+        let (announced, heard) = (watch::Sender::new(None), Arc::new(Heard::default()));
+        let paths = Paths {
+            connections: connections.clone(),
+            known: known.subscribe(),
+            announced: announced.subscribe(),
+            heard: heard.clone(),
+        };
+        let handle = runtime.handle().clone();
+        let driver = Driver::start(opened, known, |events| Outboxes::new(handle, paths, events))?;
+        let shared = Arc::new(Shared {
+            member,
+            identity,
+            security,
+            connections,
+            join,
+            custody: Custody::new(&identity_folder)?,
+            announced,
+            heard,
+            runtime: runtime.handle().clone(),
+            known: driver.known(),
+            driver: RwLock::new(Some(Arc::new(driver))),
+        });
+        runtime.spawn(follow(shared.clone()));
+        runtime.spawn(duties::announce(shared.clone(), in_log.directory, zone, features));
+        runtime.spawn(duties::lead(shared.clone()));
+        runtime.spawn(duties::fetch_seal(shared.clone()));
+        runtime.spawn(duties::renew(shared.clone(), also));
+        runtime.spawn(duties::cut(shared.clone()));
+        Ok(Membership { shared, runtime: Some(runtime) })
+    }
+
+    /// What is known now.
+    pub fn known(&self) -> Arc<Known> {
+        self.shared.known()
+    }
+
+    /// A way to wait for news.
+    pub fn following(&self) -> watch::Receiver<Arc<Known>> {
+        self.shared.following()
+    }
+
+    /// Where this server can be reached from now on; the others are told.
+    pub fn announce(&self, announced: Announced) {
+        self.shared.announced.send_replace(Some(announced));
+    }
+
+    /// Calls `work` with what is known now, and whenever that has changed, for as long as this
+    /// lives. It must be quick.
+    pub fn follow(&self, mut work: impl FnMut(&Known) + Send + 'static) {
+        let mut following = self.following();
+        self.shared.runtime.spawn(async move {
+            loop {
+                let known = following.borrow_and_update().clone();
+                work(&known);
+                if following.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Has a change decided, wherever the leader is. Blocks for at most ten seconds.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]; [`Error::Undecided`].
+    pub fn propose(&self, entry: Entry) -> Result<Decided> {
+        self.shared.runtime.block_on(self.shared.propose(entry))
+    }
+
+    /// A token with which one server can join within an hour.
+    ///
+    /// # Errors
+    /// [`Error::NotAVoter`] where this server does not keep the authority.
+    pub fn issue_token(&self) -> Result<JoinToken> {
+        let known = self.known();
+        match self.shared.custody.authority(&known.map)? {
+            Some(authority) => Ok(authority.issue_token(self.shared.identity.now())?),
+            None => {
+                let names = known.voters.iter().filter_map(|voter| known.map.server(*voter));
+                let names: Vec<&str> = names.map(|server| server.name.as_str()).collect();
+                Err(Error::NotAVoter(known.member, names.join(", ")))
+            }
+        }
+    }
+
+    /// What other servers call.
+    pub fn service(&self) -> crate::Service {
+        crate::Service(self.shared.clone())
+    }
+
+    /// Who answers servers that join, and that ask for their next certificate.
+    pub fn enrollment(&self) -> Arc<dyn ecotone_transport::enrollment::Enrollment> {
+        Arc::new(crate::enrollment::AtLeader(self.shared.clone()))
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.shared.driver.write().take();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(STOP_TIMEOUT);
+        }
+    }
+}
+
+/// Has connections refused of servers that the map knows to be removed.
+fn refuse_removed(identity: &Identity, map: &Map) -> bool {
+    let present: BTreeSet<u64> = map.members().map(|(member, _)| member.0).collect();
+    identity.set_members(map.next_member, present)
+}
+
+/// Applies the map to connections, as it changes.
+async fn follow(shared: Arc<Shared>) {
+    let mut following = shared.following();
+    let mut was_removed = false;
+    loop {
+        let map = following.borrow_and_update().map.clone();
+        if refuse_removed(&shared.identity, &map) {
+            let cut = shared.security.cut_unwelcome(shared.identity.now());
+            info!(servers = map.members().count(), connections_cut = cut, "the servers of the federation have changed");
+        }
+        if map.is_removed(shared.member) && !std::mem::replace(&mut was_removed, true) {
+            warn!("this server was removed from the federation: to come back it joins anew, with a token and an empty folder");
+        }
+        if following.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! How a change is asked for: at this server's node where it leads, else at the leader, until
+//! somebody decides.
+
+use std::time::{Duration, Instant};
+
+use ecotone_control::entry::{Entry, Proposal};
+use ecotone_control::ids::MemberId;
+use ecotone_control::machine::Outcome;
+use ecotone_control::node::NotProposed;
+use ecotone_transport::protocol::failed_call;
+use ecotone_transport::wire::control_client::ControlClient;
+use ecotone_transport::wire::{ProposeReply, ProposeRequest};
+
+use crate::error::{Error, Result};
+use crate::membership::Shared;
+
+/// How long it is tried to have a change decided: longer than an election.
+pub(crate) const MAX_PROPOSAL_TIME: Duration = Duration::from_secs(10);
+/// Longest wait for one server's answer.
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(3);
+/// Between two attempts.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// What became of a change that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decided {
+    /// Where it is in the log.
+    pub index: u64,
+    /// What became of it.
+    pub decision: Decision,
+}
+
+/// What became of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// The map has changed.
+    Changed,
+    /// It was so already.
+    Unchanged,
+    /// A server has joined, now or before, under this number.
+    Joined(MemberId),
+    /// The shard is in another epoch: look again.
+    Outdated,
+}
+
+/// The names of decisions between servers.
+const CHANGED: &str = "changed";
+const UNCHANGED: &str = "unchanged";
+const JOINED: &str = "joined";
+const OUTDATED: &str = "outdated";
+const REFUSED: &str = "refused";
+
+/// What an attempt came to.
+enum Attempt {
+    Decided(Decided),
+    Refused(String),
+    /// It may be decided elsewhere, or later.
+    Not { leader_address: String, why: String },
+}
+
+impl Shared {
+    /// Has a change decided.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]; [`Error::Undecided`] if nobody has decided in time.
+    pub(crate) async fn propose(&self, entry: Entry) -> Result<Decided> {
+        let until = Instant::now() + MAX_PROPOSAL_TIME;
+        // Where the leader is said to be, by those who were asked; and whom to ask where it is not known.
+        let (mut said, mut next_hint) = (String::new(), 0);
+        loop {
+            let known = self.known();
+            let proposal = Proposal { by: self.member, entry: entry.clone() };
+            let attempt = if known.leads() {
+                self.attempt_here(proposal).await
+            } else {
+                let leader = known.leader.and_then(|leader| known.map.server(leader));
+                let address = match leader.map(|leader| leader.addresses.peers.clone()) {
+                    Some(address) => address,
+                    None if !said.is_empty() => std::mem::take(&mut said),
+                    None => {
+                        let hints = self.hints(&known.map);
+                        next_hint += 1;
+                        hints.get(next_hint % hints.len().max(1)).cloned().unwrap_or_default()
+                    }
+                };
+                self.attempt_at(&address, &proposal).await
+            };
+            let why = match attempt {
+                Attempt::Decided(decided) => {
+                    self.wait_until_applied(decided.index, until).await;
+                    return Ok(decided);
+                }
+                Attempt::Refused(why) => return Err(Error::Refused(why)),
+                Attempt::Not { leader_address, why } => {
+                    said = leader_address;
+                    why
+                }
+            };
+            if Instant::now() >= until {
+                return Err(Error::Undecided(why));
+            }
+            tokio::time::sleep(RETRY_DELAY).await;
+        }
+    }
+
+    /// Servers that may know who leads.
+    fn hints(&self, map: &ecotone_control::map::Map) -> Vec<String> {
+        let others = map.members().filter(|(member, _)| *member != self.member);
+        let addresses = others.map(|(_, server)| server.addresses.peers.clone()).filter(|address| !address.is_empty());
+        self.join.iter().cloned().chain(addresses).collect()
+    }
+
+    /// What follows needs the map as the change left it.
+    async fn wait_until_applied(&self, index: u64, until: Instant) {
+        let mut following = self.following();
+        let applied = following.wait_for(|known| known.applied >= index || known.stopped.is_some());
+        let _ = tokio::time::timeout(until.saturating_duration_since(Instant::now()), applied).await;
+    }
+
+    async fn attempt_here(&self, proposal: Proposal) -> Attempt {
+        match tokio::time::timeout(MAX_ANSWER_TIME, self.propose_here(proposal)).await {
+            Ok(reply) => attempt(reply),
+            Err(_) => Attempt::Not { leader_address: String::new(), why: "no decision in time".into() },
+        }
+    }
+
+    async fn attempt_at(&self, address: &str, proposal: &Proposal) -> Attempt {
+        let not = |why: String| Attempt::Not { leader_address: String::new(), why };
+        if address.is_empty() {
+            return not("it is not known who leads".into());
+        }
+        let asked = async {
+            let channel = self.connections.to(address, None).await.map_err(|error| error.to_string())?;
+            let request = ProposeRequest { proposal: proposal.encode() };
+            let reply = ControlClient::new(channel).propose(request).await;
+            reply.map_err(|status| failed_call(address, &status).to_string())
+        };
+        match tokio::time::timeout(MAX_ANSWER_TIME, asked).await {
+            Ok(Ok(reply)) => attempt(reply.into_inner()),
+            Ok(Err(why)) => {
+                self.connections.forget(address);
+                not(why)
+            }
+            Err(_) => {
+                self.connections.forget(address);
+                not(format!("no answer from {address} in time"))
+            }
+        }
+    }
+
+    /// Asks this server's node, and says what came of it as others are told.
+    pub(crate) async fn propose_here(&self, proposal: Proposal) -> ProposeReply {
+        let answer = match self.driver() {
+            Some(driver) => driver.propose(proposal).await,
+            None => Err(NotProposed::Busy),
+        };
+        let (index, outcome) = match answer {
+            Ok(decided) => decided,
+            Err(NotProposed::StillVotes(member)) => {
+                let refused = NotProposed::StillVotes(member).to_string();
+                return ProposeReply { outcome: REFUSED.into(), detail: refused, ..ProposeReply::default() };
+            }
+            Err(NotProposed::Invalid(why)) => {
+                return ProposeReply { outcome: REFUSED.into(), detail: why.to_string(), ..ProposeReply::default() };
+            }
+            Err(why) => return ProposeReply { leader_address: self.leader_address(), ..not_decided(&why) },
+        };
+        let named = |outcome: &str| ProposeReply { outcome: outcome.into(), index, ..ProposeReply::default() };
+        match outcome {
+            Outcome::Changed => named(CHANGED),
+            Outcome::Unchanged => named(UNCHANGED),
+            Outcome::Joined(member) => ProposeReply { number: member.0, ..named(JOINED) },
+            Outcome::Outdated { .. } => named(OUTDATED),
+            Outcome::Refused(why) => ProposeReply { detail: why.to_string(), ..named(REFUSED) },
+        }
+    }
+
+    /// Where the leader is, as far as this server knows.
+    pub(crate) fn leader_address(&self) -> String {
+        let known = self.known();
+        let leader = known.leader.and_then(|leader| known.map.server(leader));
+        leader.map(|leader| leader.addresses.peers.clone()).unwrap_or_default()
+    }
+}
+
+fn not_decided(why: &NotProposed) -> ProposeReply {
+    ProposeReply { detail: why.to_string(), ..ProposeReply::default() }
+}
+
+/// Reads an answer. What is not known there was not decided.
+fn attempt(reply: ProposeReply) -> Attempt {
+    let decided = |decision| Attempt::Decided(Decided { index: reply.index, decision });
+    match reply.outcome.as_str() {
+        CHANGED => decided(Decision::Changed),
+        UNCHANGED => decided(Decision::Unchanged),
+        JOINED => decided(Decision::Joined(MemberId(reply.number))),
+        OUTDATED => decided(Decision::Outdated),
+        REFUSED => Attempt::Refused(reply.detail),
+        _ => Attempt::Not { leader_address: reply.leader_address, why: reply.detail },
+    }
+}

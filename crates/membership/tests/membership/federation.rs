@@ -1,0 +1,126 @@
+//! How servers come, change what is decided, and go.
+
+use std::collections::BTreeSet;
+
+use ecotone_control::entry::Entry;
+use ecotone_control::ids::MemberId;
+use ecotone_control::map::{Features, Role, ServerState};
+use ecotone_membership::{Decision, Error, offline};
+
+use crate::common::{Kind, TestServer, first, join, leader};
+
+fn active(count: usize) -> impl Fn(&ecotone_membership::Known) -> bool {
+    move |known| known.map.members().filter(|(_, server)| server.state == ServerState::Active).count() == count
+}
+
+#[test]
+fn servers_join_by_token_and_vote_and_a_removed_one_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = |name: &str| root.path().join(name);
+    let a = first(folder("a"), false);
+    a.wait("to lead", |known| known.leads());
+    let (one, two) = (a.membership().issue_token().unwrap(), a.membership().issue_token().unwrap());
+    let b = join(folder("b"), "b", &one, &a.address, &Kind { zone: "cellar", ..Kind::default() }).unwrap();
+    b.wait("to be active", active(2));
+    // Asked of one that does not lead, and so sent on.
+    let c = join(folder("c"), "c", &two, &b.address, &Kind { witness: true, ..Kind::default() }).unwrap();
+    for server in [&a, &b, &c] {
+        let known = server.wait("three voters", |known| known.voters.len() == 3 && active(3)(known));
+        assert_eq!(known.voters, BTreeSet::from([MemberId(1), MemberId(2), MemberId(3)]));
+        let named = |name: &str| known.map.members().find(|(_, server)| server.name.as_str() == name).unwrap().1;
+        assert_eq!((named("b").zone.as_str(), named("c").role), ("cellar", Role::Witness));
+        assert_eq!(named("b").addresses.peers, b.address);
+        assert_eq!(named("b").addresses.clients, format!("clients-of-{}", b.address));
+    }
+
+    // Spent, forged, and of a name that is there.
+    let spent = join(folder("d"), "d", &one, &a.address, &Kind::default()).err().unwrap();
+    assert!(spent.contains("spent"), "{spent}");
+    let three = a.membership().issue_token().unwrap();
+    let taken = join(folder("e"), "b", &three, &a.address, &Kind::default()).err().unwrap();
+    assert!(taken.contains("another server has this name"), "{taken}");
+    let forged: ecotone_identity::JoinToken = {
+        let text = three.to_string();
+        let at = text.find('-').unwrap() + 1;
+        let other = if text.as_bytes()[at] == b'0' { "1" } else { "0" };
+        format!("{}{other}{}", &text[..at], &text[at + 1..]).parse().unwrap()
+    };
+    let refused = join(folder("f"), "f", &forged, &a.address, &Kind::default()).err().unwrap();
+    assert!(refused.contains("unknown"), "{refused}");
+
+    // A change that is asked of a server that does not lead.
+    let decided = c.propose(Entry::Deal { primaries: vec![a.member(), b.member()] }).unwrap();
+    assert_eq!(decided.decision, Decision::Changed);
+    assert_eq!(c.map().shards.len(), 2, "who is answered finds what was asked for");
+    let witness = c.propose(Entry::Move {
+        shard: *c.map().shards.keys().next().unwrap(),
+        epoch: c.map().shards.values().next().unwrap().epoch,
+        to: c.member(),
+    });
+    assert!(matches!(witness, Err(Error::Refused(_))), "{witness:?}");
+
+    // A voter keeps the authority, once it has the seal.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while b.membership().issue_token().is_err() {
+        assert!(std::time::Instant::now() < until);
+        std::thread::yield_now();
+    }
+
+    // Gone for good.
+    b.propose(Entry::Drain { member: c.member(), drain: true }).unwrap();
+    a.wait("it to lose its vote", |known| !known.voters.contains(&MemberId(3)));
+    a.propose(Entry::Remove { member: MemberId(3), force: false, certificates: Vec::new() }).unwrap();
+    b.wait("to know", |known| known.map.is_removed(MemberId(3)));
+    let b_identity = b.security.identity().unwrap().clone();
+    b.wait("it to be refused", |_| b_identity.is_removed(ecotone_identity::MemberId::from_number(3)));
+    let asked = c.propose(Entry::Set { name: "x".into(), value: Some("y".into()) });
+    assert!(asked.is_err(), "{asked:?}");
+}
+
+#[test]
+fn a_log_that_is_another_servers_or_gone_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let a = first(root.path().join("a"), true);
+    a.wait("to lead", |known| known.leads());
+    assert_eq!(a.map().shards.len(), 1);
+    let token = a.membership().issue_token().unwrap();
+    let b = join(root.path().join("b"), "b", &token, &a.address, &Kind::default()).unwrap();
+    b.wait("to be active", active(2));
+    let (a, b) = (a.stop(), b.stop());
+    let aside = root.path().join("aside");
+    std::fs::rename(a.join("control"), &aside).unwrap();
+    assert!(!offline::is_there(&a.join("control")));
+    let missing = TestServer::start(a.clone(), None, &Kind::default()).err().unwrap();
+    assert!(matches!(missing, Error::Usage(_)), "{missing}");
+    std::fs::remove_dir_all(a.join("control")).unwrap();
+    std::fs::rename(b.join("control"), a.join("control")).unwrap();
+    let copied = TestServer::start(a, None, &Kind::default()).err().unwrap();
+    assert!(copied.to_string().contains("copied"), "{copied}");
+}
+
+#[test]
+fn the_feature_level_rises_when_all_servers_know_it_and_older_builds_are_refused_then() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = |name: &str| root.path().join(name);
+    let newer = Kind { features: Features { min: 1, max: 2 }, ..Kind::default() };
+    let a = first(folder("a"), true);
+    a.wait("to lead", |known| known.leads());
+    let token = a.membership().issue_token().unwrap();
+    let b = join(folder("b"), "b", &token, &a.address, &newer).unwrap();
+    b.wait("to be active", active(2));
+    assert_eq!(b.map().feature_level, 1, "one server is of the older build");
+    // The other one is upgraded, and taken back: nothing has risen yet.
+    let address = b.address.clone();
+    let a = TestServer::start(a.stop(), Some(address.clone()), &newer).unwrap();
+    let known = b.wait("the level to rise", |known| known.map.feature_level == 2);
+    assert_eq!(known.map.server(MemberId(1)).unwrap().features, newer.features);
+    a.wait("the same", |known| known.map.feature_level == 2);
+    let token = leader_of(&[&a, &b]).membership().issue_token().unwrap();
+    let refused = join(folder("c"), "c", &token, &address, &Kind::default()).err().unwrap();
+    assert!(refused.contains("feature level 2"), "{refused}");
+}
+
+fn leader_of<'s>(servers: &[&'s TestServer]) -> &'s TestServer {
+    let leads = leader(servers);
+    servers.iter().find(|server| server.member() == leads).unwrap()
+}

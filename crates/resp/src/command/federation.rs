@@ -1,0 +1,181 @@
+//! FEDERATION, which Redis does not have: how the federation is, and changes of it. See
+//! [`crate::federation`]. What cluster clients need to know is told by `CLUSTER`.
+
+use super::entry::{container, help, plain};
+use super::{Call, Command, flag};
+use crate::client::{Awaited, Then};
+use crate::federation::{FederationError, FederationRequest};
+use crate::protocol::number::parse_integer;
+use ecotone_keyspace::error::{Failure, Outcome, texts};
+
+const ADMIN: u32 = flag::ADMIN | flag::NOSCRIPT | flag::NO_MULTI | flag::NO_ASYNC_LOADING;
+
+/// Redis has none; the version that clients may take this server for.
+const SINCE: &str = "7.2.0";
+
+const fn subcommand(name: &'static str, arity: i32, summary: &'static str, run: super::Run) -> Command {
+    Command {
+        complexity: "O(N) where N is the number of servers and shards, and the time in which servers agree on it",
+        ..plain(name, arity, ADMIN, "server", SINCE, summary, run)
+    }
+}
+
+/// The family.
+pub const COMMANDS: &[Command] = &[container(
+    "federation",
+    "server",
+    SINCE,
+    "A container for commands about the servers and shards of the federation.",
+    FEDERATION,
+)];
+
+const FEDERATION: &[Command] = &[
+    subcommand("federation|status", 2, "Returns as JSON which servers and shards there are, and who leads.", status),
+    subcommand("federation|token", 2, "Returns as JSON a token with which one server can join within an hour.", token),
+    Command {
+        usage: "[shards:integer]",
+        ..subcommand("federation|create", -2, "Deals all hash slots to shards, once, and these to servers.", create)
+    },
+    Command {
+        usage: "server",
+        ..subcommand("federation|drain", 3, "Has a server get nothing more and vote no longer.", |call| {
+            drain(call, true)
+        })
+    },
+    Command {
+        usage: "server",
+        ..subcommand("federation|undrain", 3, "Takes back that a server is drained.", |call| drain(call, false))
+    },
+    Command { usage: "server [FORCE]", ..subcommand("federation|remove", -3, "Removes a server for ever.", remove) },
+    subcommand("federation|rebalance", 2, "Returns as JSON which shards should be moved, and moves none.", rebalance),
+    Command {
+        usage: "shard:integer (TO server)",
+        ..subcommand("federation|move", 5, "States that a shard was moved by hand.", move_shard)
+    },
+    Command {
+        usage: "name [value]",
+        ..subcommand("federation|set", -3, "Sets a setting of the whole federation, or takes it back.", set)
+    },
+    subcommand("federation|export", 2, "Returns the map of the federation, for another one to begin with.", export),
+    plain(
+        "federation|help",
+        2,
+        flag::LOADING | flag::STALE,
+        "server",
+        SINCE,
+        "Returns helpful text about the different subcommands.",
+        federation_help,
+    ),
+];
+
+impl From<FederationError> for Failure {
+    fn from(error: FederationError) -> Self {
+        match error {
+            FederationError::Busy => Self::with(format!("BUSY {error}")),
+            error => Self::with(format!("ERR {error}")),
+        }
+    }
+}
+
+/// The reply is the answer, once it is there.
+fn ask(call: &mut Call<'_>, request: FederationRequest) -> Outcome {
+    let answer = call.service.federation.begin(&call.service.host, request)?;
+    call.client.awaited = Some(Awaited::Federation(answer));
+    call.client.then = Then::Follow;
+    Ok(())
+}
+
+/// An argument that is a text: names and values of a federation are.
+fn text(argument: &[u8]) -> Outcome<String> {
+    String::from_utf8(argument.to_vec()).map_err(|_| Failure::text("ERR the argument is not UTF-8"))
+}
+
+fn number(argument: &[u8]) -> Outcome<u32> {
+    let number = parse_integer(argument).ok_or(texts::NOT_AN_INTEGER)?;
+    u32::try_from(number).map_err(|_| texts::OUT_OF_RANGE_POSITIVE)
+}
+
+fn status(call: &mut Call<'_>) -> Outcome {
+    ask(call, FederationRequest::Status)
+}
+
+fn token(call: &mut Call<'_>) -> Outcome {
+    ask(call, FederationRequest::Token)
+}
+
+fn create(call: &mut Call<'_>) -> Outcome {
+    let shards = match call.arguments[2..] {
+        [] => None,
+        [shards] => Some(number(shards)?),
+        _ => return Err(texts::SYNTAX),
+    };
+    ask(call, FederationRequest::Create { shards })
+}
+
+fn drain(call: &mut Call<'_>, drain: bool) -> Outcome {
+    let server = text(call.arguments[2])?;
+    ask(call, FederationRequest::Drain { server, drain })
+}
+
+fn remove(call: &mut Call<'_>) -> Outcome {
+    let (server, force) = match call.arguments[2..] {
+        [server] => (server, false),
+        [server, option] if option.eq_ignore_ascii_case(b"FORCE") => (server, true),
+        _ => return Err(texts::SYNTAX),
+    };
+    ask(call, FederationRequest::Remove { server: text(server)?, force })
+}
+
+fn rebalance(call: &mut Call<'_>) -> Outcome {
+    ask(call, FederationRequest::Rebalance)
+}
+
+fn move_shard(call: &mut Call<'_>) -> Outcome {
+    let [shard, to, server] = call.arguments[2..] else { return Err(texts::SYNTAX) };
+    if !to.eq_ignore_ascii_case(b"TO") {
+        return Err(texts::SYNTAX);
+    }
+    ask(call, FederationRequest::Move { shard: number(shard)?, to: text(server)? })
+}
+
+fn set(call: &mut Call<'_>) -> Outcome {
+    let (name, value) = match call.arguments[2..] {
+        [name] => (name, None),
+        [name, value] => (name, Some(text(value)?)),
+        _ => return Err(texts::SYNTAX),
+    };
+    ask(call, FederationRequest::Set { name: text(name)?, value })
+}
+
+fn export(call: &mut Call<'_>) -> Outcome {
+    ask(call, FederationRequest::Export)
+}
+
+fn federation_help(call: &mut Call<'_>) -> Outcome {
+    help(
+        call,
+        &[
+            "STATUS",
+            "    Return as JSON which servers and shards there are, who leads and who votes.",
+            "TOKEN",
+            "    Return as JSON a token with which one server can join within an hour.",
+            "CREATE [<shards>]",
+            "    Deal all hash slots to <shards> shards (default: one for each server that can hold one).",
+            "DRAIN <server>",
+            "    Have a server get no more shards and vote no longer. Its shards stay until they are moved.",
+            "UNDRAIN <server>",
+            "    Take that back.",
+            "REMOVE <server> [FORCE]",
+            "    Remove a server for ever. FORCE loses shards of which it has the only copy.",
+            "REBALANCE",
+            "    Return as JSON which shards should be moved to which servers. None is moved.",
+            "MOVE <shard> TO <server>",
+            "    State that a shard was moved by hand, while its server was stopped.",
+            "SET <name> [<value>]",
+            "    Set a setting of the whole federation; without a value it has its default again.",
+            "EXPORT",
+            "    Return the map of the federation, as `ecotone cluster import` takes it.",
+        ],
+    );
+    Ok(())
+}

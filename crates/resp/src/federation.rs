@@ -1,0 +1,146 @@
+//! What clients ask of the federation (`FEDERATION`): how it is, and changes of it.
+//!
+//! The server around the protocol does it ([`Host::federation`](crate::host::Host::federation)).
+//! A change waits until servers have agreed on it, for seconds where nobody leads, so each request
+//! has a thread of its own.
+//!
+//! Invariants: at most [`MAX_REQUESTS`] run, for all clients. One whose client has gone is carried
+//! out all the same: a change may be on its way already.
+//!
+//! Failure: a request fails with what to do; whether a change that nobody answered was made is seen
+//! by asking how the federation is.
+//!
+//! Threads: any may ask.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::host::Host;
+
+/// Requests that are carried out at a time. One is seldom more than a person's.
+pub const MAX_REQUESTS: usize = 8;
+
+/// What is asked of the federation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FederationRequest {
+    /// How it is.
+    Status,
+    /// A token with which one server can join.
+    Token,
+    /// Shards: so many, or as many as there are servers that can hold one.
+    Create {
+        /// How many.
+        shards: Option<u32>,
+    },
+    /// A server is to be emptied, or no longer is.
+    Drain {
+        /// Its name or number.
+        server: String,
+        /// Whether it is.
+        drain: bool,
+    },
+    /// A server is gone for ever.
+    Remove {
+        /// Its name or number.
+        server: String,
+        /// Also when it has the only copy of a shard, or votes.
+        force: bool,
+    },
+    /// Which shard should be moved where.
+    Rebalance,
+    /// A shard was moved by hand.
+    Move {
+        /// Its number.
+        shard: u32,
+        /// The name or number of the server that has it now.
+        to: String,
+    },
+    /// A setting of the whole federation.
+    Set {
+        /// Its name.
+        name: String,
+        /// Its value; none to have the default again.
+        value: Option<String>,
+    },
+    /// The map, as bytes.
+    Export,
+}
+
+/// Why a request did not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum FederationError {
+    /// Too many run.
+    #[error("{MAX_REQUESTS} requests to the federation are under way already; try again when they are answered")]
+    Busy,
+    /// The server stops.
+    #[error("the server stops")]
+    Stops,
+    /// No thread could be had.
+    #[error("no thread for a request to the federation: {0}")]
+    NoThread(#[from] std::io::Error),
+}
+
+/// The requests that run.
+#[derive(Debug, Default)]
+pub struct FederationRequests {
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    stops: AtomicBool,
+}
+
+/// An answer that is waited for.
+#[derive(Debug)]
+pub struct FederationAnswer(oneshot::Receiver<Result<Vec<u8>, String>>);
+
+impl FederationAnswer {
+    /// Waits for it.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, as a client is told it.
+    pub async fn answered(&mut self) -> Result<Vec<u8>, String> {
+        let panicked = || Err("the request to the federation has failed; the log of the server tells more".into());
+        let answer = (&mut self.0).await.unwrap_or_else(|_| panicked());
+        answer.map_err(|why| format!("ERR {}", why.replace(['\r', '\n'], " ")))
+    }
+}
+
+impl FederationRequests {
+    /// Begins to carry out a request on a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// See [`FederationError`].
+    pub fn begin(&self, host: &Arc<dyn Host>, request: FederationRequest) -> Result<FederationAnswer, FederationError> {
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.is_finished());
+        // Under the lock, so that a stop waits for all that have begun.
+        if self.stops.load(Ordering::Acquire) {
+            return Err(FederationError::Stops);
+        }
+        if threads.len() >= MAX_REQUESTS {
+            return Err(FederationError::Busy);
+        }
+        let (answer, awaited) = oneshot::channel();
+        let host = host.clone();
+        let thread = std::thread::Builder::new().name("federation".into()).spawn(move || {
+            // Who asked may have gone.
+            let _ = answer.send(host.federation(&request));
+        })?;
+        threads.push(thread);
+        Ok(FederationAnswer(awaited))
+    }
+
+    /// Begins no more, and waits for those that run: a host gives none longer than some seconds.
+    pub fn finish(&self) {
+        self.stops.store(true, Ordering::Release);
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            // One that panicked has told so.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! What clients ask of the federation (`FEDERATION`), and the section `Cluster` of INFO beside what
+//! Redis has there.
+//!
+//! What is refused here is refused before anybody is asked: it says more than the log's answer can.
+//! Whatever changes meanwhile, the log decides.
+//!
+//! Threads: any; a change blocks for at most ten seconds, until it is decided or not.
+
+use std::collections::BTreeMap;
+
+use ecotone_cluster::Federation;
+use ecotone_control::dealing::{MAX_SHARDS_PER_SERVER, deal, holders, relocations};
+use ecotone_control::entry::Entry;
+use ecotone_control::ids::{MemberId, ShardId};
+use ecotone_control::map::{
+    MAX_SETTING_NAME_BYTES, MAX_SETTING_VALUE_BYTES, MAX_SHARDS, Map, Role, Server, ServerState, Shard,
+};
+use ecotone_identity::token::TOKEN_LIFETIME_S;
+use ecotone_identity::{Clock, SystemClock};
+use ecotone_membership::{Decision, Known, Membership};
+use ecotone_resp::federation::FederationRequest;
+use serde_json::{Value, json};
+
+/// What is said where there is no federation.
+const ALONE: &str = "this server has no identity: for its clients it is alone, with all slots. To make a federation of it stop it and run \
+                     `ecotone cluster init --dir DIR`: what it stores becomes shard 1. To have it join one, start it with an empty folder \
+                     and --join HOST:PORT --token TOKEN";
+
+/// Does what is asked.
+///
+/// # Errors
+///
+/// Why not, and what to do.
+pub(super) fn answer(federation: &Federation, request: &FederationRequest) -> Result<Vec<u8>, String> {
+    let membership = federation.membership().ok_or(ALONE)?;
+    let known = membership.known();
+    let map = &known.map;
+    let answer = match request {
+        FederationRequest::Export => return Ok(map.encode()),
+        FederationRequest::Status => status(&known, federation.statistics().certificate_expiry_s),
+        FederationRequest::Rebalance => plan(map),
+        FederationRequest::Token => {
+            let token = membership.issue_token().map_err(|error| error.to_string())?;
+            json!({ "token": token.to_string(), "ends_unix": SystemClock.now().plus(TOKEN_LIFETIME_S).0 })
+        }
+        FederationRequest::Create { shards } => create(membership, map, *shards)?,
+        FederationRequest::Drain { server, drain } => {
+            let (member, _) = named(map, server)?;
+            let decided = propose(membership, Entry::Drain { member, drain: *drain })?;
+            let left = map.shards.iter().filter(|(_, shard)| shard.copies.contains(&member)).map(|(id, _)| id.0);
+            json!({ "server": server_json(map, member), "draining": drain, "shards": left.collect::<Vec<_>>(), "decided": decided })
+        }
+        FederationRequest::Remove { server, force } => {
+            let (member, _) = named(map, server)?;
+            let removed = server_json(map, member);
+            let decided = propose(membership, Entry::Remove { member, force: *force, certificates: Vec::new() })?;
+            json!({ "removed": removed, "decided": decided })
+        }
+        FederationRequest::Move { shard, to } => move_shard(membership, &known, ShardId(*shard), to)?,
+        FederationRequest::Set { name, value } => {
+            if name.is_empty() || name.len() > MAX_SETTING_NAME_BYTES {
+                return Err(format!("the name of a setting has 1 to {MAX_SETTING_NAME_BYTES} bytes"));
+            }
+            if value.as_ref().is_some_and(|value| value.len() > MAX_SETTING_VALUE_BYTES) {
+                return Err(format!("the value of a setting has at most {MAX_SETTING_VALUE_BYTES} bytes"));
+            }
+            let decided = propose(membership, Entry::Set { name: name.clone(), value: value.clone() })?;
+            json!({ "setting": name, "value": value, "decided": decided })
+        }
+    };
+    Ok(answer.to_string().into_bytes())
+}
+
+/// Has a change decided: what became of it.
+fn propose(membership: &Membership, entry: Entry) -> Result<Value, String> {
+    let decided = membership.propose(entry).map_err(|error| error.to_string())?;
+    let outcome = match decided.decision {
+        Decision::Changed | Decision::Joined(_) => "changed",
+        Decision::Unchanged => "unchanged",
+        Decision::Outdated => {
+            return Err("the shard was changed meanwhile: look at FEDERATION STATUS, and ask again".into());
+        }
+    };
+    Ok(json!({ "outcome": outcome, "index": decided.index }))
+}
+
+/// The server of this name or number.
+fn named<'m>(map: &'m Map, server: &str) -> Result<(MemberId, &'m Server), String> {
+    let by_name = map.members().find(|(_, there)| there.name.as_str() == server);
+    let number = server.parse().ok().map(MemberId);
+    let by_number = || number.and_then(|member| Some((member, map.server(member)?)));
+    by_name.or_else(by_number).ok_or_else(|| {
+        if number.is_some_and(|member| map.is_removed(member)) {
+            return format!("server {server} is removed from this federation already");
+        }
+        let names: Vec<&str> = map.members().map(|(_, server)| server.name.as_str()).collect();
+        format!(
+            "no server of this federation is called {server:?}, nor is that its number: there are {}",
+            names.join(", ")
+        )
+    })
+}
+
+fn name_of(map: &Map, member: MemberId) -> String {
+    // A removed server may be forgotten.
+    map.servers.get(&member).map_or_else(|| member.to_string(), |server| server.name.as_str().to_owned())
+}
+
+fn server_json(map: &Map, member: MemberId) -> Value {
+    json!({ "member": member.0, "name": name_of(map, member) })
+}
+
+/// All slots, once.
+fn create(membership: &Membership, map: &Map, shards: Option<u32>) -> Result<Value, String> {
+    if !map.shards.is_empty() {
+        let owners: Vec<String> =
+            owned(map).iter().map(|(member, owned)| format!("{} on {}", owned, name_of(map, *member))).collect();
+        return Err(format!(
+            "slots are dealt already, to {} shards ({}): their number stays; shards move by `ecotone cluster move`, and `ecotone cluster \
+             rebalance` says which",
+            map.shards.len(),
+            owners.join(", ")
+        ));
+    }
+    let holders = holders(map);
+    if holders.is_empty() {
+        return Err("no server can hold a shard: all are witnesses, drained, or have not started yet; let one join (FEDERATION TOKEN)".into());
+    }
+    let shards = shards.map_or(holders.len(), |shards| shards as usize);
+    let most = (holders.len() * MAX_SHARDS_PER_SERVER).min(MAX_SHARDS);
+    if !(1..=most).contains(&shards) {
+        return Err(format!("{} servers that can hold shards hold 1 to {most} of them, not {shards}", holders.len()));
+    }
+    let primaries = deal(map, shards);
+    let decided = propose(membership, Entry::Deal { primaries })?;
+    let known = membership.known();
+    let shards: Vec<Value> = known.map.shards.iter().map(|(id, shard)| shard_json(&known.map, *id, shard)).collect();
+    Ok(json!({ "shards": shards, "decided": decided }))
+}
+
+/// How many shards each server is the primary of.
+fn owned(map: &Map) -> BTreeMap<MemberId, usize> {
+    let mut owned = BTreeMap::new();
+    for primary in map.shards.values().filter_map(|shard| shard.primary) {
+        *owned.entry(primary).or_default() += 1;
+    }
+    owned
+}
+
+/// What should move, and that nothing moves by itself.
+fn plan(map: &Map) -> Value {
+    let moves: Vec<Value> = relocations(map)
+        .into_iter()
+        .map(|relocation| {
+            json!({
+                "shard": relocation.shard.0,
+                "from": relocation.from.map(|from| name_of(map, from)),
+                "to": name_of(map, relocation.to),
+            })
+        })
+        .collect();
+    json!({
+        "moves": moves,
+        "moved": 0,
+        "note": "nothing was moved: each shard has one copy, which is moved by hand while its server is stopped (FEDERATION MOVE)",
+    })
+}
+
+fn move_shard(membership: &Membership, known: &Known, id: ShardId, to: &str) -> Result<Value, String> {
+    let map = &known.map;
+    let shard = map.shards.get(&id).ok_or_else(|| match map.shards.len() {
+        0 => "no slots are dealt yet, so there are no shards: FEDERATION CREATE deals them".to_owned(),
+        count => format!("there is no {id}: there are {count} shards, see FEDERATION STATUS"),
+    })?;
+    let (member, _) = named(map, to)?;
+    if shard.primary == Some(known.member) && member != known.member {
+        return Err(format!(
+            "{id} is served by this server, which runs: a shard is moved while its server is stopped. Stop this one, copy the shard's \
+             store to {to}, and state the move at another server"
+        ));
+    }
+    let from = shard.primary.map(|primary| server_json(map, primary));
+    let decided = if shard.primary == Some(member) {
+        json!({ "outcome": "unchanged", "index": known.applied })
+    } else {
+        propose(membership, Entry::Move { shard: id, epoch: shard.epoch, to: member })?
+    };
+    Ok(json!({ "shard": id.0, "from": from, "to": server_json(map, member), "decided": decided }))
+}
+
+pub(crate) const STATES: [(ServerState, &str); 3] =
+    [(ServerState::Joining, "joining"), (ServerState::Active, "active"), (ServerState::Draining, "draining")];
+
+fn state_name(state: ServerState) -> &'static str {
+    STATES.iter().find(|(known, _)| *known == state).map_or("removed", |(_, name)| name)
+}
+
+fn shard_json(map: &Map, id: ShardId, shard: &Shard) -> Value {
+    json!({
+        "shard": id.0,
+        "slots": shard.slots.iter().map(|range| [range.first, range.last]).collect::<Vec<_>>(),
+        "primary": shard.primary.map(|primary| name_of(map, primary)),
+        "copies": shard.copies.iter().map(|copy| name_of(map, *copy)).collect::<Vec<_>>(),
+        "epoch": shard.epoch.0,
+    })
+}
+
+/// How the federation is, as far as this server knows.
+fn status(known: &Known, certificate_expiry_s: Option<u64>) -> Value {
+    let map = &known.map;
+    let owned = owned(map);
+    let servers: Vec<Value> = map
+        .members()
+        .map(|(member, server)| {
+            json!({
+                "member": member.0,
+                "name": server.name.as_str(),
+                "state": state_name(server.state),
+                "role": if server.role == Role::Witness { "witness" } else { "data" },
+                "zone": server.zone,
+                "peers": server.addresses.peers,
+                "clients": server.addresses.clients,
+                "self": member == known.member,
+                "leads": known.leader == Some(member),
+                "votes": known.voters.contains(&member),
+                // Only the leader knows.
+                "silent": known.leads().then(|| known.gone.contains(&member)),
+                "shards": owned.get(&member).copied().unwrap_or(0),
+                "features": [server.features.min, server.features.max],
+            })
+        })
+        .collect();
+    json!({
+        "federation": map.federation.to_string(),
+        "generation": map.generation,
+        "asked": server_json(map, known.member),
+        "is_removed": map.is_removed(known.member),
+        "leader": known.leader.map(|leader| server_json(map, leader)),
+        "term": known.term,
+        "voters": known.voters.iter().map(|voter| name_of(map, *voter)).collect::<Vec<_>>(),
+        "applied": known.applied,
+        "map_version": map.version,
+        "feature_level": map.feature_level,
+        "stopped": known.stopped,
+        "certificate_expiry_seconds": certificate_expiry_s,
+        "servers": servers,
+        "shards": map.shards.iter().map(|(id, shard)| shard_json(map, *id, shard)).collect::<Vec<_>>(),
+        "settings": map.settings,
+    })
+}
+
+/// How many servers are in each of [`STATES`].
+pub(crate) fn servers_by_state(map: &Map) -> [(&'static str, usize); 3] {
+    STATES.map(|(state, name)| (name, map.members().filter(|(_, server)| server.state == state).count()))
+}
+
+/// Lines of INFO's section `Cluster`.
+pub(super) fn lines(federation: &Federation) -> Vec<(String, String)> {
+    let Some(membership) = federation.membership() else { return Vec::new() };
+    let known = membership.known();
+    lines_of(&known, federation.statistics().certificate_expiry_s)
+}
+
+fn lines_of(known: &Known, certificate_expiry_s: Option<u64>) -> Vec<(String, String)> {
+    let map = &known.map;
+    let line = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
+    let voters: Vec<String> = known.voters.iter().map(|voter| name_of(map, *voter)).collect();
+    let leader = known.leader.map(|leader| name_of(map, leader)).unwrap_or_default();
+    let without_primary = map.shards.values().filter(|shard| shard.primary.is_none()).count();
+    let mut lines = vec![
+        line("control_federation", &map.federation),
+        line("control_generation", &map.generation),
+        line("control_server", &name_of(map, known.member)),
+        line("control_server_number", &known.member.0),
+        line("control_leader", &leader),
+        line("control_is_leader", &u8::from(known.leads())),
+        line("control_term", &known.term),
+        line("control_voters", &voters.join(",")),
+        line("control_map_version", &map.version),
+        line("control_applied_index", &known.applied),
+        line("control_feature_level", &map.feature_level),
+    ];
+    lines.extend(servers_by_state(map).map(|(name, count)| line(&format!("control_servers_{name}"), &count)));
+    lines.extend([
+        line("control_shards", &map.shards.len()),
+        line("control_shards_owned", &owned(map).get(&known.member).copied().unwrap_or(0)),
+        line("control_shards_without_primary", &without_primary),
+    ]);
+    lines.extend(certificate_expiry_s.map(|end| line("control_certificate_expiry_seconds", &end)));
+    lines.extend(known.stopped.as_ref().map(|why| line("control_stopped", why)));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use ecotone_control::entry::{NewServer, Proposal};
+    use ecotone_control::ids::{DirectoryId, FederationId, TokenId};
+    use ecotone_control::machine::{Machine, Outcome};
+    use ecotone_control::map::{Addresses, Features};
+    use ecotone_types::ServerId;
+
+    use super::*;
+
+    fn apply(machine: &mut Machine, entry: Entry) {
+        let outcome = machine.apply(machine.applied() + 1, &Proposal { by: MemberId(1), entry });
+        assert!(matches!(outcome, Outcome::Changed | Outcome::Joined(_)), "{outcome:?}");
+    }
+
+    /// Servers of these names, numbered from 1, with six shards; server 1 leads and asks.
+    fn federation(names: &[&str]) -> Known {
+        let mut machine = Machine::new(Map::new(FederationId([7; 8])), 0);
+        for (number, name) in (1_u8..).zip(names) {
+            let (directory, features) = (DirectoryId([number; 16]), Features { min: 1, max: 1 });
+            let server = NewServer {
+                directory,
+                name: ServerId::new(*name).unwrap(),
+                addresses: Addresses { peers: format!("10.0.0.{number}:7411"), clients: String::new() },
+                zone: String::new(),
+                role: Role::Data,
+                features,
+            };
+            let (member, addresses) = (MemberId(number.into()), server.addresses.clone());
+            apply(
+                &mut machine,
+                match number {
+                    1 => Entry::Found { server, authority: None, with_shard: false },
+                    _ => Entry::Join { token: TokenId([number; 16]), token_expires_s: 9, server },
+                },
+            );
+            if number > 1 {
+                apply(&mut machine, Entry::Announce { member, directory, addresses, zone: String::new(), features });
+            }
+        }
+        let primaries = deal(machine.map(), 6);
+        apply(&mut machine, Entry::Deal { primaries });
+        Known {
+            map: Arc::new(machine.map().clone()),
+            member: MemberId(1),
+            leader: Some(MemberId(1)),
+            term: 3,
+            voters: BTreeSet::from([MemberId(1)]),
+            gone: BTreeSet::from([MemberId(2)]),
+            applied: machine.applied(),
+            stopped: None,
+        }
+    }
+
+    fn with(known: &Known, entry: Entry) -> Known {
+        let mut machine = Machine::new(Map::clone(&known.map), known.applied);
+        apply(&mut machine, entry);
+        Known { map: Arc::new(machine.map().clone()), applied: machine.applied(), ..known.clone() }
+    }
+
+    #[test]
+    fn a_server_is_found_by_its_name_before_its_number() {
+        let known = federation(&["a", "3", "c"]);
+        let found = |server| named(&known.map, server).map(|(member, _)| member.0);
+        assert_eq!((found("c"), found("1"), found("3")), (Ok(3), Ok(1), Ok(2)));
+        let unknown = found("d").unwrap_err();
+        assert!(unknown.contains("\"d\"") && unknown.contains("a, 3, c"), "{unknown}");
+        let known = federation(&["a", "b", "c"]);
+        let removed = with(&known, Entry::Remove { member: MemberId(3), force: true, certificates: Vec::new() });
+        // Its number is known for ever, also when the map has forgotten the rest.
+        for known in [&removed, &with(&removed, Entry::Prune { now_s: 1 })] {
+            let found = |server| named(&known.map, server).map(|(member, _)| member.0).unwrap_err();
+            assert!(found("3").contains("removed from this federation already"), "{}", found("3"));
+            assert!(found("c").ends_with("there are a, b"), "{}", found("c"));
+        }
+    }
+
+    #[test]
+    fn a_status_tells_what_only_the_leader_knows_by_the_leader_only() {
+        let known = federation(&["a", "b", "c"]);
+        let led = status(&known, Some(99));
+        let servers = led["servers"].as_array().unwrap();
+        assert_eq!(
+            servers.iter().map(|server| server["silent"].as_bool()).collect::<Vec<_>>(),
+            [Some(false), Some(true), Some(false)]
+        );
+        assert!(servers.iter().all(|server| server["shards"] == 2), "{led}");
+        assert_eq!((&led["leader"]["name"], &led["certificate_expiry_seconds"]), (&"a".into(), &99.into()));
+        let follower = status(&Known { leader: None, ..known.clone() }, None);
+        assert!(follower["leader"].is_null() && follower["servers"][1]["silent"].is_null(), "{follower}");
+        let lines = lines_of(&Known { leader: None, stopped: Some("why".into()), ..known.clone() }, None);
+        let line = |name: &str| lines.iter().find(|line| line.0 == name).map(|line| line.1.as_str());
+        assert_eq!((line("control_leader"), line("control_stopped")), (Some(""), Some("why")));
+        assert_eq!((line("control_shards_owned"), line("control_servers_active")), (Some("2"), Some("3")));
+        // A shard that nobody serves is counted, and its plan has no server that it comes from.
+        let lost = with(&known, Entry::Remove { member: MemberId(3), force: true, certificates: Vec::new() });
+        let lines = lines_of(&lost, None);
+        assert!(lines.contains(&("control_shards_without_primary".into(), "2".into())), "{lines:?}");
+        let plan = plan(&lost.map);
+        assert!(plan["moves"].as_array().unwrap().iter().all(|shard| shard["from"].is_null()), "{plan}");
+        assert_eq!((plan["moves"].as_array().unwrap().len(), &plan["moved"]), (2, &0.into()));
+    }
+}
