@@ -15,7 +15,7 @@ pub const MAX_SHARDS_PER_SERVER: usize = 64;
 
 /// A shard that had better be on another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Relocation {
+pub struct ShardMove {
     /// The shard.
     pub shard: ShardId,
     /// Who has it; nobody, where its server was removed by force.
@@ -52,9 +52,9 @@ pub fn deal(map: &Map, shards: usize) -> Vec<MemberId> {
     holders.iter().copied().cycle().take(if holders.is_empty() { 0 } else { shards }).collect()
 }
 
-/// The fewest relocations after which each shard is on a server that may hold it, and no two
+/// The fewest moves after which each shard is on a server that may hold it, and no two
 /// servers differ by more than one. Shards with several copies stay.
-pub fn relocations(map: &Map) -> Vec<Relocation> {
+pub fn moves(map: &Map) -> Vec<ShardMove> {
     let holders = holders(map);
     let mut held: BTreeMap<MemberId, BTreeSet<ShardId>> =
         holders.iter().map(|holder| (*holder, BTreeSet::new())).collect();
@@ -68,28 +68,28 @@ pub fn relocations(map: &Map) -> Vec<Relocation> {
             None => homeless.push((*id, shard.primary)),
         }
     }
-    let mut relocations = Vec::new();
+    let mut moves = Vec::new();
     let fewest = |held: &BTreeMap<MemberId, BTreeSet<ShardId>>| {
         holders.iter().copied().min_by_key(|holder| held.get(holder).map_or(0, BTreeSet::len))
     };
     for (shard, from) in homeless {
         let Some(to) = fewest(&held) else { break };
         held.entry(to).or_default().insert(shard);
-        relocations.push(Relocation { shard, from, to });
+        moves.push(ShardMove { shard, from, to });
     }
     // One that has just come is no reason to move another, so what is moved again is what was there.
-    let relocated: BTreeSet<ShardId> = relocations.iter().map(|relocation| relocation.shard).collect();
+    let moved: BTreeSet<ShardId> = moves.iter().map(|shard_move| shard_move.shard).collect();
     loop {
         let most = holders.iter().copied().rev().max_by_key(|holder| held.get(holder).map_or(0, BTreeSet::len));
-        let (Some(from), Some(to)) = (most, fewest(&held)) else { return relocations };
+        let (Some(from), Some(to)) = (most, fewest(&held)) else { return moves };
         let count = |holder: MemberId| held.get(&holder).map_or(0, BTreeSet::len);
         if count(from) <= count(to) + 1 {
-            return relocations;
+            return moves;
         }
-        let last = held.get(&from).and_then(|shards| shards.iter().rev().find(|shard| !relocated.contains(shard)));
-        let Some(shard) = last.copied() else { return relocations };
+        let last = held.get(&from).and_then(|shards| shards.iter().rev().find(|shard| !moved.contains(shard)));
+        let Some(shard) = last.copied() else { return moves };
         held.entry(from).or_default().remove(&shard);
         held.entry(to).or_default().insert(shard);
-        relocations.push(Relocation { shard, from: Some(from), to });
+        moves.push(ShardMove { shard, from: Some(from), to });
     }
 }

@@ -11,10 +11,10 @@ use ring::hkdf::{HKDF_SHA256, Salt};
 use ring::hmac;
 use rustls::pki_types::CertificateDer;
 
-use crate::certificates::{self, Issued, Requested};
+use crate::certificates::{self, CERTIFICATE_TAG, Issued, KEY_TAG, Requested};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::identity::{CERTIFICATE_TAG, KEY_TAG};
+use crate::identity::Identity;
 use crate::names::{FederationId, MemberId, check_name};
 use crate::seal::SealKey;
 use crate::token::{JoinToken, TOKEN_LIFETIME_S, TokenClaim, fingerprint};
@@ -123,6 +123,17 @@ impl Authority {
         let requested = Requested::read(request)?;
         let certificate = certificates::server(&self.issuer, self.federation, member, name, requested, now)?;
         Ok(Issued { certificate, authority: self.certificate.clone() })
+    }
+
+    /// Gives the server of this folder its next certificate: that needs no other server, which may be
+    /// as good as gone while this one's certificate has ended.
+    ///
+    /// # Errors
+    /// As [`Identity::end_renewal`].
+    pub fn renew(&self, identity: &Identity) -> Result<()> {
+        let (renewal, own) = (identity.begin_renewal()?, identity.own());
+        let issued = self.issue(own.member, &own.name, &renewal.request, identity.now())?;
+        identity.end_renewal(&renewal, &issued)
     }
 }
 

@@ -13,6 +13,11 @@ use crate::error::{Error, Result};
 use crate::names::{FederationId, MemberId, dns_name, random};
 use crate::renewal::{BACKDATED_S, LIFETIME_S};
 
+/// How PEM calls a private key.
+pub(crate) const KEY_TAG: &str = "PRIVATE KEY";
+/// And a certificate.
+pub(crate) const CERTIFICATE_TAG: &str = "CERTIFICATE";
+
 /// A certificate, and that of the authority that has signed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {

@@ -21,18 +21,12 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 
-use crate::authority::Authority;
-use crate::certificates::{self, Issued};
+use crate::certificates::{self, CERTIFICATE_TAG, Issued, KEY_TAG};
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::names::{MemberId, Peer, federation_dns_name};
 use crate::renewal;
-
-/// How PEM calls a private key.
-pub(crate) const KEY_TAG: &str = "PRIVATE KEY";
-/// And a certificate.
-pub(crate) const CERTIFICATE_TAG: &str = "CERTIFICATE";
 
 /// Key and certificate that are in use.
 pub(crate) struct Current {
@@ -239,19 +233,6 @@ impl Identity {
         *self.current.write() = Arc::new(next);
         *self.last_failure.lock() = None;
         Ok(())
-    }
-}
-
-impl Identity {
-    /// The next certificate, by an authority that this server can open: needs no other server, which
-    /// may be as good as gone while its own certificate has ended.
-    ///
-    /// # Errors
-    /// As [`end_renewal`](Self::end_renewal).
-    pub fn renew_with(&self, authority: &Authority) -> Result<()> {
-        let (renewal, own) = (self.begin_renewal()?, self.own());
-        let issued = authority.issue(own.member, &own.name, &renewal.request, self.clock.now())?;
-        self.end_renewal(&renewal, &issued)
     }
 }
 

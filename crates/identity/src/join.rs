@@ -18,11 +18,11 @@ use ecotone_types::ServerId;
 use rcgen::KeyPair;
 use serde::{Deserialize, Serialize};
 
-use crate::certificates::{self, Issued};
+use crate::certificates::{self, Issued, KEY_TAG};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::files;
-use crate::identity::{Identity, KEY_TAG, Verifiers, check_chain};
+use crate::identity::{Identity, Verifiers, check_chain};
 use crate::names::{FederationId, MemberId, Peer, check_name, from_hex, random, to_hex};
 use crate::token::{JoinToken, fingerprint};
 

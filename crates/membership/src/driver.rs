@@ -8,29 +8,28 @@
 //! Failure modes: a write that fails, or an entry that this build cannot read, ends this server's
 //! part ([`Known::stopped`] says why); its log is read anew by the next start.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use ecotone_control::Snapshot;
 use ecotone_control::entry::Proposal;
 use ecotone_control::ids::MemberId;
-use ecotone_control::log::{self, Content, Identity, Log, LogError, Records};
-use ecotone_control::machine::Outcome;
-use ecotone_control::map::Map;
+use ecotone_control::log::{self, Identity, Log, LogError, Records};
 use ecotone_control::node::{Command, Event, Node, NotProposed, TICK_MS};
-use ecotone_control::Snapshot;
 use ecotone_raftlog::Directory;
 use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
 
 use crate::error::{Error, Result};
+use crate::events::{Answer, Events, Input, MAX_WAITING_EVENTS};
+use crate::folder::Opened;
+use crate::known::{Known, known_of};
 use crate::outbox::Outboxes;
 
-/// Messages and proposals that wait for the node.
-pub const MAX_WAITING_EVENTS: usize = 1024;
 /// Steps that wait for the disk. When there are more the node waits, too.
 const MAX_UNWRITTEN_STEPS: usize = 1024;
 /// The time between two ticks of the node.
@@ -38,99 +37,11 @@ const TICK: Duration = Duration::from_millis(TICK_MS);
 /// Ticks between two looks at what changes without an entry: who is gone.
 const LOOK_TICKS: u64 = 20;
 
-/// What this server knows of the federation. Replaced whole whenever it changes.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Known {
-    /// The map, as far as this server has read the log.
-    pub map: Arc<Map>,
-    /// This server.
-    pub member: MemberId,
-    /// Who leads, if that is known.
-    pub leader: Option<MemberId>,
-    /// In which term.
-    pub term: u64,
-    /// Who votes. While that changes, both the old and the new voters.
-    pub voters: BTreeSet<MemberId>,
-    /// Servers that the leader has not heard for long; known to the leader only.
-    pub gone: BTreeSet<MemberId>,
-    /// The last entry that is applied.
-    pub applied: u64,
-    /// Why this server takes no part any more, if it does not.
-    pub stopped: Option<String>,
-}
-
-impl Known {
-    /// Whether this server leads.
-    pub fn leads(&self) -> bool {
-        self.leader == Some(self.member) && self.stopped.is_none()
-    }
-}
-
-/// The answer to a proposal.
-pub(crate) type Answer = std::result::Result<(u64, Outcome), NotProposed>;
-
-/// What reaches the node's thread.
-pub(crate) enum Input {
-    /// A message of another server.
-    Receive { from: MemberId, bytes: Vec<u8> },
-    /// A change that is asked for.
-    Propose { proposal: Proposal, answer: oneshot::Sender<Answer> },
-    /// A message could not be sent.
-    Unreachable(MemberId),
-    /// The log has been written further, or has failed.
-    Written,
-    /// The server stops.
-    Stop,
-}
-
 /// The node's thread. Ends when this is dropped.
 pub(crate) struct Driver {
     events: SyncSender<Input>,
     known: watch::Receiver<Arc<Known>>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// A way to reach the node.
-#[derive(Clone)]
-pub(crate) struct Events(SyncSender<Input>);
-
-impl Events {
-    /// Passes an event on, or drops it where too many wait. Never blocks.
-    pub(crate) fn offer(&self, input: Input) {
-        let _ = self.0.try_send(input);
-    }
-}
-
-/// The log's content at a start, and the log.
-pub(crate) struct Opened {
-    pub(crate) log: Log<Directory>,
-    pub(crate) content: Content,
-}
-
-impl Opened {
-    pub(crate) fn node(&self) -> Result<Node> {
-        // Nobody need be unable to foresee it: it keeps two servers from doing the same at once.
-        let seed = u64::from(std::process::id()) << 32 ^ self.content.identity.member.0 ^ now_ns();
-        Ok(Node::new(self.content.clone(), seed)?)
-    }
-}
-
-fn now_ns() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_nanos() as u64)
-}
-
-pub(crate) fn known_of(node: &Node) -> Known {
-    Known {
-        map: Arc::new(node.map().clone()),
-        member: node.member(),
-        leader: node.leader(),
-        term: node.term(),
-        voters: node.voters(),
-        gone: node.gone().clone(),
-        applied: node.applied(),
-        stopped: None,
-    }
 }
 
 impl Driver {
@@ -340,16 +251,7 @@ impl Worker {
         known.send_if_modified(|there| {
             let is_same_map = there.applied == node.applied() && there.map.generation == node.map().generation;
             let map = if is_same_map { there.map.clone() } else { Arc::new(node.map().clone()) };
-            let now = Known {
-                map,
-                member: node.member(),
-                leader: node.leader(),
-                term: node.term(),
-                voters: node.voters(),
-                gone: node.gone().clone(),
-                applied: node.applied(),
-                stopped: None,
-            };
+            let now = known_of(node, map);
             let is_news = **there != now;
             if is_news {
                 *there = Arc::new(now);

@@ -14,7 +14,7 @@ use ecotone_transport::wire::SealKeyRequest;
 use ecotone_transport::wire::control_client::ControlClient;
 use tracing::{debug, info, warn};
 
-use crate::membership::Shared;
+use crate::shared::Shared;
 
 /// After a failure it is tried again so much later.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -30,15 +30,6 @@ const MAX_RENEWAL_TIME: Duration = Duration::from_secs(5);
 const CUT_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait for the seal.
 const MAX_SEAL_TIME: Duration = Duration::from_secs(3);
-
-/// Where a server can be reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Announced {
-    /// By other servers, as `host:port`.
-    pub peers: String,
-    /// By clients; `None`: not known yet, what was announced before stays.
-    pub clients: Option<String>,
-}
 
 /// Says where this server is, until the map says so.
 pub(crate) async fn announce(shared: Arc<Shared>, directory: DirectoryId, zone: String, features: Features) {
@@ -187,6 +178,12 @@ pub(crate) async fn renew(shared: Arc<Shared>, also: Vec<Arc<Connections>>) {
                 None => Err("nobody leads the federation now".into()),
             }
         };
+        // Where all certificates have ended nobody can speak to another, and so nobody can lead: who
+        // keeps the authority gives itself the next one.
+        let renewed = match renewed {
+            Err(_) if identity.now() > identity.own().ends => renew_here(shared.clone()).await,
+            renewed => renewed,
+        };
         match renewed {
             Ok(()) => {
                 info!(ends_unix = identity.own().ends.0, "the certificate is renewed");
@@ -203,19 +200,13 @@ pub(crate) async fn renew(shared: Arc<Shared>, also: Vec<Arc<Connections>>) {
     }
 }
 
-/// The leader gives itself its next certificate.
+/// A server that keeps the authority gives itself its next certificate.
 async fn renew_here(shared: Arc<Shared>) -> Result<(), String> {
     let renewed = tokio::task::spawn_blocking(move || {
         let (identity, known) = (&shared.identity, shared.known());
         let authority = shared.custody.authority(&known.map).map_err(|error| error.to_string())?;
-        let authority = authority.ok_or("this server leads, and does not have the authority's key yet")?;
-        let renew = || {
-            let renewal = identity.begin_renewal()?;
-            let own = identity.own();
-            let issued = authority.issue(own.member, &own.name, &renewal.request, identity.now())?;
-            identity.end_renewal(&renewal, &issued)
-        };
-        renew().map_err(|error: ecotone_identity::Error| error.to_string())
+        let authority = authority.ok_or("this server does not keep the authority's key")?;
+        authority.renew(identity).map_err(|error| error.to_string())
     });
     renewed.await.map_err(|error| error.to_string())?
 }

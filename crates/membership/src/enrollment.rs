@@ -11,8 +11,8 @@ use ecotone_transport::wire::{EnrollReply, EnrollRequest};
 use tracing::{debug, warn};
 
 use crate::error::Error;
-use crate::membership::Shared;
 use crate::proposals::Decision;
+use crate::shared::Shared;
 
 /// Answers where this server leads; else it says who does.
 pub(crate) struct AtLeader(pub(crate) Arc<Shared>);
@@ -83,9 +83,11 @@ impl AtLeader {
         match shared.runtime.block_on(shared.propose(join)) {
             Ok(decided) => match decided.decision {
                 Decision::Joined(member) => Ok(ecotone_identity::MemberId::from_number(member.0)),
-                other => Err(Box::new(refused("refused", format!("the federation's answer makes no sense: {other:?}")))),
+                other => {
+                    Err(Box::new(refused("refused", format!("the federation's answer makes no sense: {other:?}"))))
+                }
             },
-            Err(Error::Undecided(_)) => Err(Box::new(no_leader())),
+            Err(Error::NotDecided(_)) => Err(Box::new(no_leader())),
             Err(error) => {
                 warn!(server = %asked.name, %error, "a server is not let in");
                 Err(Box::new(refused(error.kind(), error)))

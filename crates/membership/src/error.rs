@@ -39,7 +39,7 @@ pub enum Error {
     },
     /// Nobody leads, or the leader does not answer: nothing can be changed now. Try again.
     #[error("no change can be decided now: {0}; it may have been decided all the same: look before you ask again")]
-    Undecided(String),
+    NotDecided(String),
     /// It cannot be, as the federation is.
     #[error("{0}")]
     Refused(String),
@@ -57,7 +57,7 @@ impl Error {
             Error::Identity(error) => error.kind(),
             Error::Usage(_) => "usage",
             Error::Thread { .. } => "thread",
-            Error::Undecided(_) => "undecided",
+            Error::NotDecided(_) => "undecided",
             Error::Refused(_) => "refused",
             Error::NotAVoter(..) => "not-a-voter",
         }

@@ -3,7 +3,7 @@
 //! who they are ([`ecotone_transport`]).
 //!
 //! [`Membership`] is what the rest of the server knows of it: the map of now, who leads, and a way
-//! to ask for a change. [`offline`] is for folders of servers that do not run.
+//! to ask for a change. [`folder`] is for folders of servers that do not run.
 //!
 //! What must never be in it: what the map means (control), how certificates are made and checked
 //! (identity), jobs and their placement (cluster), stores.
@@ -24,17 +24,19 @@ mod driver;
 mod duties;
 mod enrollment;
 pub mod error;
-pub mod offline;
+mod events;
+pub mod folder;
+mod known;
+mod membership;
 mod outbox;
 mod proposals;
 mod seal;
 mod service;
+mod shared;
 
-pub use driver::{Known, MAX_WAITING_EVENTS};
-pub use duties::Announced;
 pub use error::{Error, Result};
+pub use events::MAX_WAITING_EVENTS;
+pub use known::{Announced, Known};
 pub use membership::{FEATURES, Membership, Options};
 pub use proposals::{Decided, Decision};
 pub use service::Service;
-
-mod membership;

@@ -6,23 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ecotone_control::entry::Entry;
-use ecotone_control::ids::MemberId;
 use ecotone_control::map::{Features, Map};
 use ecotone_identity::{Identity, JoinToken};
 use ecotone_transport::connections::{Connections, Timeouts};
 use ecotone_transport::security::Security;
 use parking_lot::RwLock;
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::driver::{Driver, Known, known_of};
-use crate::duties::{self, Announced};
+use crate::driver::Driver;
+use crate::duties;
 use crate::error::{Error, Result};
-use crate::offline;
-use crate::outbox::{Heard, Outboxes, Paths};
+use crate::folder;
+use crate::known::{Announced, Known, known_of};
+use crate::outbox::{Callers, Outboxes, Paths};
 use crate::proposals::Decided;
 use crate::seal::Custody;
+use crate::shared::Shared;
 
 /// The feature levels of this build. The highest rises when a new kind of entry, or another thing
 /// that all servers must know, comes in; the lowest when support for an old one goes.
@@ -51,36 +52,6 @@ pub struct Membership {
     runtime: Option<Runtime>,
 }
 
-/// What tasks and services share.
-pub(crate) struct Shared {
-    pub(crate) member: MemberId,
-    pub(crate) identity: Arc<Identity>,
-    pub(crate) security: Arc<Security>,
-    pub(crate) connections: Arc<Connections>,
-    pub(crate) join: Option<String>,
-    pub(crate) custody: Custody,
-    pub(crate) announced: watch::Sender<Option<Announced>>,
-    pub(crate) heard: Arc<Heard>,
-    pub(crate) runtime: Handle,
-    known: watch::Receiver<Arc<Known>>,
-    /// None once the server stops.
-    driver: RwLock<Option<Arc<Driver>>>,
-}
-
-impl Shared {
-    pub(crate) fn known(&self) -> Arc<Known> {
-        self.known.borrow().clone()
-    }
-
-    pub(crate) fn following(&self) -> watch::Receiver<Arc<Known>> {
-        self.known.clone()
-    }
-
-    pub(crate) fn driver(&self) -> Option<Arc<Driver>> {
-        self.driver.read().clone()
-    }
-}
-
 impl Membership {
     /// Goes on with the log in the server's folder. When this returns, servers that are known to be
     /// removed are refused. Connections of `also` are made anew when the certificate is.
@@ -98,7 +69,7 @@ impl Membership {
         let Some(identity) = security.identity().cloned() else {
             return Err(Error::Usage("a server without a certificate is in no federation".into()));
         };
-        let opened = offline::open(&directory)?;
+        let opened = folder::open(&directory)?;
         let own = identity.own();
         let in_log = opened.content.identity;
         if in_log.member.0 != own.member.number() || in_log.federation.0 != own.federation.bytes() {
@@ -111,7 +82,9 @@ impl Membership {
                 own.federation
             )));
         }
-        let first = known_of(&opened.node()?);
+        let node = opened.node()?;
+        let first = known_of(&node, Arc::new(node.map().clone()));
+        drop(node);
         refuse_removed(&identity, &first.map);
         let member = first.member;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -122,12 +95,12 @@ impl Membership {
             .map_err(|source| Error::Thread { what: "messages of the control plane", source })?;
         let connections = Arc::new(Connections::new(own.name, timeouts, security.clone()));
         let known = watch::Sender::new(Arc::new(first));
-        let (announced, heard) = (watch::Sender::new(None), Arc::new(Heard::default()));
+        let (announced, callers) = (watch::Sender::new(None), Arc::new(Callers::default()));
         let paths = Paths {
             connections: connections.clone(),
             known: known.subscribe(),
             announced: announced.subscribe(),
-            heard: heard.clone(),
+            callers: callers.clone(),
         };
         let handle = runtime.handle().clone();
         let driver = Driver::start(opened, known, |events| Outboxes::new(handle, paths, events))?;
@@ -139,7 +112,7 @@ impl Membership {
             join,
             custody: Custody::new(&identity_folder)?,
             announced,
-            heard,
+            callers,
             runtime: runtime.handle().clone(),
             known: driver.known(),
             driver: RwLock::new(Some(Arc::new(driver))),
@@ -186,7 +159,7 @@ impl Membership {
     /// Has a change decided, wherever the leader is. Blocks for at most ten seconds.
     ///
     /// # Errors
-    /// [`Error::Refused`]; [`Error::Undecided`].
+    /// [`Error::Refused`]; [`Error::NotDecided`].
     pub fn propose(&self, entry: Entry) -> Result<Decided> {
         self.shared.runtime.block_on(self.shared.propose(entry))
     }
@@ -244,7 +217,9 @@ async fn follow(shared: Arc<Shared>) {
             info!(servers = map.members().count(), connections_cut = cut, "the servers of the federation have changed");
         }
         if map.is_removed(shared.member) && !std::mem::replace(&mut was_removed, true) {
-            warn!("this server was removed from the federation: to come back it joins anew, with a token and an empty folder");
+            warn!(
+                "this server was removed from the federation: to come back it joins anew, with a token and an empty folder"
+            );
         }
         if following.changed().await.is_err() {
             return;

@@ -2,7 +2,7 @@
 //! open and sends what comes.
 //!
 //! What cannot be sent is lost, and the node is told that the server cannot be reached; Raft sends
-//! again what matters. A server is found where it said that it is when it last called ([`Heard`]):
+//! again what matters. A server is found where it said that it is when it last called ([`Callers`]):
 //! this server may have just joined and have no map, or the other may have been started elsewhere,
 //! which the map learns only through answers. Else it is found by the map.
 
@@ -22,8 +22,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::debug;
 
-use crate::driver::{Events, Input, Known};
-use crate::duties::Announced;
+use crate::events::{Events, Input};
+use crate::known::{Announced, Known};
 
 /// Messages to one server that wait. Raft has no more than 64 in flight that are not answered.
 const MAX_WAITING_MESSAGES: usize = 128;
@@ -33,18 +33,18 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_SEND_TIME: Duration = Duration::from_secs(3);
 
 /// Servers whose addresses are remembered from their calls: all that may be.
-const MAX_HEARD: usize = ecotone_control::map::MAX_SERVERS;
+const MAX_CALLERS: usize = ecotone_control::map::MAX_SERVERS;
 
 /// Where servers have said that they are, and how their certificates call them. Who cannot be
 /// reached there is forgotten.
 #[derive(Default)]
-pub(crate) struct Heard(Mutex<HashMap<MemberId, (String, ServerId)>>);
+pub(crate) struct Callers(Mutex<HashMap<MemberId, (String, ServerId)>>);
 
-impl Heard {
+impl Callers {
     pub(crate) fn note(&self, from: MemberId, address: &str, name: &ServerId) {
-        let mut heard = self.0.lock();
-        if heard.len() < MAX_HEARD || heard.contains_key(&from) {
-            heard.insert(from, (address.to_owned(), name.clone()));
+        let mut callers = self.0.lock();
+        if callers.len() < MAX_CALLERS || callers.contains_key(&from) {
+            callers.insert(from, (address.to_owned(), name.clone()));
         }
     }
 
@@ -63,7 +63,7 @@ pub(crate) struct Paths {
     pub(crate) connections: Arc<Connections>,
     pub(crate) known: watch::Receiver<Arc<Known>>,
     pub(crate) announced: watch::Receiver<Option<Announced>>,
-    pub(crate) heard: Arc<Heard>,
+    pub(crate) callers: Arc<Callers>,
 }
 
 impl Paths {
@@ -74,7 +74,7 @@ impl Paths {
         }
         let in_map = || map.server(member).map(|server| (server.addresses.peers.clone(), server.name.clone()));
         // Until it has said where it is nobody can reach it.
-        self.heard.of(member).or_else(in_map).filter(|(address, _)| !address.is_empty())
+        self.callers.of(member).or_else(in_map).filter(|(address, _)| !address.is_empty())
     }
 }
 
@@ -94,7 +94,9 @@ impl Outboxes {
     /// Sends a message, or loses it. Never blocks.
     pub(crate) fn send(&mut self, to: MemberId, bytes: Vec<u8>) {
         let map = self.paths.known.borrow().map.clone();
-        if self.queues.len() > map.servers.len() + MAX_HEARD || self.queues.get(&to).is_some_and(mpsc::Sender::is_closed) {
+        if self.queues.len() > map.servers.len() + MAX_CALLERS
+            || self.queues.get(&to).is_some_and(mpsc::Sender::is_closed)
+        {
             self.queues.retain(|member, queue| !map.is_removed(*member) && !queue.is_closed());
         }
         let queue = self.queues.entry(to).or_insert_with(|| {
@@ -115,7 +117,7 @@ async fn deliver(to: MemberId, mut messages: mpsc::Receiver<Vec<u8>>, paths: Pat
         debug!(server = %name, address, why, "messages to a server are interrupted");
         events.offer(Input::Unreachable(to));
         paths.connections.forget(&address);
-        paths.heard.forget(to);
+        paths.callers.forget(to);
         tokio::time::sleep(RETRY_DELAY).await;
         // What has waited meanwhile is old.
         while messages.try_recv().is_ok() {}
@@ -130,12 +132,7 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Sends over one call until it breaks, the server moves or nobody sends any more. Returns why.
-    async fn carry(
-        &self,
-        first: Vec<u8>,
-        messages: &mut mpsc::Receiver<Vec<u8>>,
-        paths: &Paths,
-    ) -> String {
+    async fn carry(&self, first: Vec<u8>, messages: &mut mpsc::Receiver<Vec<u8>>, paths: &Paths) -> String {
         let channel = match paths.connections.to(self.address, Some(self.name)).await {
             Ok(channel) => channel,
             Err(error) => return error.to_string(),
@@ -148,7 +145,10 @@ impl Call<'_> {
         let mut own = paths.announced.borrow().as_ref().map(|own| own.peers.clone()).unwrap_or_default();
         loop {
             let Some(message) = next.take() else { return "nothing more is sent to it".into() };
-            let sent = tokio::time::timeout(MAX_SEND_TIME, passing.send(RaftMessage { message, address: std::mem::take(&mut own) }));
+            let sent = tokio::time::timeout(
+                MAX_SEND_TIME,
+                passing.send(RaftMessage { message, address: std::mem::take(&mut own) }),
+            );
             tokio::select! {
                 ended = &mut call => return ended.map_or_else(|status| status.message().to_owned(), |_| "it ended the call".into()),
                 sent = sent => match sent {

@@ -12,7 +12,7 @@ use ecotone_transport::wire::control_client::ControlClient;
 use ecotone_transport::wire::{ProposeReply, ProposeRequest};
 
 use crate::error::{Error, Result};
-use crate::membership::Shared;
+use crate::shared::Shared;
 
 /// How long it is tried to have a change decided: longer than an election.
 pub(crate) const MAX_PROPOSAL_TIME: Duration = Duration::from_secs(10);
@@ -55,14 +55,17 @@ enum Attempt {
     Decided(Decided),
     Refused(String),
     /// It may be decided elsewhere, or later.
-    Not { leader_address: String, why: String },
+    Not {
+        leader_address: String,
+        why: String,
+    },
 }
 
 impl Shared {
     /// Has a change decided.
     ///
     /// # Errors
-    /// [`Error::Refused`]; [`Error::Undecided`] if nobody has decided in time.
+    /// [`Error::Refused`]; [`Error::NotDecided`] if nobody has decided in time.
     pub(crate) async fn propose(&self, entry: Entry) -> Result<Decided> {
         let until = Instant::now() + MAX_PROPOSAL_TIME;
         // Where the leader is said to be, by those who were asked; and whom to ask where it is not known.
@@ -97,7 +100,7 @@ impl Shared {
                 }
             };
             if Instant::now() >= until {
-                return Err(Error::Undecided(why));
+                return Err(Error::NotDecided(why));
             }
             tokio::time::sleep(RETRY_DELAY).await;
         }

@@ -7,14 +7,12 @@ use ecotone_control::entry::{Entry, Proposal};
 use ecotone_control::ids::MemberId;
 use ecotone_transport::listener::Caller;
 use ecotone_transport::wire::control_server::Control;
-use ecotone_transport::wire::{
-    ProposeReply, ProposeRequest, RaftEnd, RaftMessage, SealKeyReply, SealKeyRequest,
-};
+use ecotone_transport::wire::{ProposeReply, ProposeRequest, RaftEnd, RaftMessage, SealKeyReply, SealKeyRequest};
 use ecotone_types::ServerId;
 use tokio_stream::StreamExt;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::membership::Shared;
+use crate::shared::Shared;
 
 /// The service of one server; cheap to clone.
 #[derive(Clone)]
@@ -36,7 +34,7 @@ impl Control for Service {
         while let Some(message) = messages.next().await {
             let message = message?;
             if !message.address.is_empty() {
-                self.0.heard.note(from, &message.address, &name);
+                self.0.callers.note(from, &message.address, &name);
             }
             let Some(driver) = self.0.driver() else { break };
             driver.receive(from, message.message);

@@ -1,6 +1,6 @@
 //! What clients ask of the federation (`FEDERATION`): how it is, and changes of it.
 //!
-//! The server around the protocol does it ([`Host::federation`](crate::host::Host::federation)).
+//! The server around the protocol does it (`Host::federation`).
 //! A change waits until servers have agreed on it, for seconds where nobody leads, so each request
 //! has a thread of its own.
 //!
@@ -12,14 +12,11 @@
 //!
 //! Threads: any may ask.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-
-use crate::host::Host;
 
 /// Requests that are carried out at a time. One is seldom more than a person's.
 pub const MAX_REQUESTS: usize = 8;
@@ -109,12 +106,15 @@ impl FederationAnswer {
 }
 
 impl FederationRequests {
-    /// Begins to carry out a request on a thread of its own.
+    /// Begins to carry out a request, `work`, on a thread of its own.
     ///
     /// # Errors
     ///
     /// See [`FederationError`].
-    pub fn begin(&self, host: &Arc<dyn Host>, request: FederationRequest) -> Result<FederationAnswer, FederationError> {
+    pub fn begin(
+        &self,
+        work: impl FnOnce() -> Result<Vec<u8>, String> + Send + 'static,
+    ) -> Result<FederationAnswer, FederationError> {
         let mut threads = self.threads.lock();
         threads.retain(|thread| !thread.is_finished());
         // Under the lock, so that a stop waits for all that have begun.
@@ -125,10 +125,9 @@ impl FederationRequests {
             return Err(FederationError::Busy);
         }
         let (answer, awaited) = oneshot::channel();
-        let host = host.clone();
         let thread = std::thread::Builder::new().name("federation".into()).spawn(move || {
             // Who asked may have gone.
-            let _ = answer.send(host.federation(&request));
+            let _ = answer.send(work());
         })?;
         threads.push(thread);
         Ok(FederationAnswer(awaited))

@@ -82,7 +82,7 @@ impl Alone {
             } else {
                 let bus_port = server.addresses.peers.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
                 let health = if known.gone.contains(&member) { Health::Failed } else { Health::Online };
-                let there = told_address(&server.addresses.clients).unwrap_or_default();
+                let there = client_address(&server.addresses.clients).unwrap_or_default();
                 ServerView {
                     host_name: there.host_name,
                     tls_port: there.tls_port,
@@ -132,14 +132,14 @@ pub(crate) fn address_text(server: &ServerView) -> String {
 
 /// What [`address_text`] says.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Told {
+struct ClientAddress {
     ip: String,
     port: u16,
     tls_port: u16,
     host_name: String,
 }
 
-fn told_address(text: &str) -> Option<Told> {
+fn client_address(text: &str) -> Option<ClientAddress> {
     let (text, host_name) = text.split_once('@').unwrap_or((text, ""));
     let (text, tls_port) = match text.split_once('+') {
         Some((text, port)) => (text, port.parse().ok()?),
@@ -147,9 +147,11 @@ fn told_address(text: &str) -> Option<Told> {
     };
     let (ip, port) = text.rsplit_once(':')?;
     let ip = ip.trim_start_matches('[').trim_end_matches(']');
-    let is_told = |text: &str| !text.chars().any(|letter| letter.is_whitespace() || letter.is_control() || letter == ',');
-    let told = Told { ip: ip.to_owned(), port: port.parse().ok()?, tls_port, host_name: host_name.to_owned() };
-    (is_told(&told.ip) && is_told(&told.host_name) && !told.host_name.contains('@')).then_some(told)
+    let is_told =
+        |text: &str| !text.chars().any(|letter| letter.is_whitespace() || letter.is_control() || letter == ',');
+    let address =
+        ClientAddress { ip: ip.to_owned(), port: port.parse().ok()?, tls_port, host_name: host_name.to_owned() };
+    (is_told(&address.ip) && is_told(&address.host_name) && !address.host_name.contains('@')).then_some(address)
 }
 
 /// The id of a server in a federation.

@@ -10,7 +10,7 @@ use ecotone_control::ids::{DirectoryId, FederationId, MemberId};
 use ecotone_control::map::{Addresses, Role};
 use ecotone_identity::founding::Founded;
 use ecotone_identity::{Clock, Identity, JoinToken, Joined, SystemClock};
-use ecotone_membership::{FEATURES, Options as MembershipOptions, offline};
+use ecotone_membership::{FEATURES, Options as MembershipOptions, folder};
 use ecotone_types::ServerId;
 use tracing::{info, warn};
 
@@ -69,7 +69,7 @@ pub(crate) fn open(options: &ServeOptions) -> Result<Option<Arc<Identity>>> {
 /// # Errors
 /// A log that is missing though it was begun: this server may have voted, and would not know.
 pub fn begin_log(directory: &Path, identity: &Identity, zone: &str, witness: bool) -> Result<()> {
-    let (folder, log) = (directory.join(IDENTITY_FOLDER), directory.join(offline::CONTROL_FOLDER));
+    let (folder, log) = (directory.join(IDENTITY_FOLDER), directory.join(folder::CONTROL_FOLDER));
     let joined = Joined::read(&folder, identity)?;
     if let Some(founded) = Founded::read(&folder, identity)? {
         let server = NewServer {
@@ -82,16 +82,16 @@ pub fn begin_log(directory: &Path, identity: &Identity, zone: &str, witness: boo
         };
         let has_data = !witness && holds_store(directory);
         let federation = FederationId(founded.federation().bytes());
-        offline::found(&log, federation, server, founded.sealed.clone(), has_data)?;
+        folder::found(&log, federation, server, founded.sealed.clone(), has_data)?;
         Founded::end(&folder)?;
     } else if let Some(joined) = joined {
         let federation = FederationId(joined.federation.bytes());
         let member = MemberId(joined.member.number());
-        offline::begin(&log, federation, joined.generation, member, DirectoryId(joined.directory))?;
+        folder::begin(&log, federation, joined.generation, member, DirectoryId(joined.directory))?;
     }
     // From here on a log that is missing is lost, and not only not there yet.
     Joined::end(&folder)?;
-    if offline::is_there(&log) {
+    if folder::is_there(&log) {
         return Ok(());
     }
     Err(Error::Configuration(format!(
@@ -110,7 +110,7 @@ fn holds_store(directory: &Path) -> bool {
 /// Its part in the control plane.
 pub(crate) fn membership_options(options: &ServeOptions) -> MembershipOptions {
     MembershipOptions {
-        directory: options.directory.join(offline::CONTROL_FOLDER),
+        directory: options.directory.join(folder::CONTROL_FOLDER),
         identity_folder: options.directory.join(IDENTITY_FOLDER),
         join: options.join.clone(),
         zone: options.zone.clone(),

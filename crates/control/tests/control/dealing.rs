@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ecotone_control::dealing::{Relocation, deal, holders, relocations};
+use ecotone_control::dealing::{ShardMove, deal, holders, moves};
 use ecotone_control::entry::{Entry, Proposal};
 use ecotone_control::ids::{DirectoryId, FederationId, MemberId, ShardId};
 use ecotone_control::machine::{Machine, Outcome};
@@ -67,16 +67,16 @@ fn shards_go_to_new_servers_and_away_from_drained_ones() {
         let primaries = deal(&map, shards);
         apply(map, Entry::Deal { primaries })
     };
-    assert_eq!(relocations(&dealt("ABC", 7)), []);
+    assert_eq!(moves(&dealt("ABC", 7)), []);
     // A fourth server comes.
     let mut grown = dealt("ABC", 6);
     grown.servers.insert(MemberId(4), map("ABCD").servers[&MemberId(4)].clone());
     grown.next_member = 5;
-    let to_fourth = |shard, from| Relocation { shard: ShardId(shard), from: Some(MemberId(from)), to: MemberId(4) };
-    assert_eq!(relocations(&grown), [to_fourth(4, 1)]);
+    let to_fourth = |shard, from| ShardMove { shard: ShardId(shard), from: Some(MemberId(from)), to: MemberId(4) };
+    assert_eq!(moves(&grown), [to_fourth(4, 1)]);
     // One is drained: what it has goes to the others, and nothing else moves.
     let drained = apply(dealt("ABC", 6), Entry::Drain { member: MemberId(2), drain: true });
-    let moved = relocations(&drained);
+    let moved = moves(&drained);
     assert_eq!(
         moved.iter().map(|moved| (moved.shard.0, moved.from)).collect::<Vec<_>>(),
         [(2, Some(MemberId(2))), (5, Some(MemberId(2)))]
@@ -84,15 +84,15 @@ fn shards_go_to_new_servers_and_away_from_drained_ones() {
     assert_eq!(moved.iter().map(|moved| moved.to.0).collect::<BTreeSet<_>>(), BTreeSet::from([1, 3]));
     // One is lost: nobody has its shards.
     let lost = Entry::Remove { member: MemberId(3), force: true, certificates: Vec::new() };
-    let lost = relocations(&apply(dealt("ABC", 3), lost));
+    let lost = moves(&apply(dealt("ABC", 3), lost));
     assert_eq!(lost.iter().map(|lost| (lost.shard.0, lost.from)).collect::<Vec<_>>(), [(3, None)]);
 }
 
 proptest! {
-    /// Made one by one, relocations leave all shards where they may be, evenly; and then there is
+    /// Made one by one, moves leave all shards where they may be, evenly; and then there is
     /// nothing more to do.
     #[test]
-    fn relocations_end_even(zones in "[A-Ca-c]{1,6}", shards in 1..20_usize, drained in prop::collection::vec(1..7_u64, 0..3)) {
+    fn moves_end_even(zones in "[A-Ca-c]{1,6}", shards in 1..20_usize, drained in prop::collection::vec(1..7_u64, 0..3)) {
         let began = map(&zones);
         prop_assume!(!holders(&began).is_empty());
         let primaries = deal(&began, shards);
@@ -104,12 +104,12 @@ proptest! {
         }
         let holders = holders(&map);
         prop_assume!(!holders.is_empty());
-        for Relocation { shard, from, to } in relocations(&map) {
+        for ShardMove { shard, from, to } in moves(&map) {
             prop_assert_eq!(map.shards[&shard].primary, from);
             let epoch = map.shards[&shard].epoch;
             map = apply(map, Entry::Move { shard, epoch, to });
         }
-        prop_assert_eq!(relocations(&map), []);
+        prop_assert_eq!(moves(&map), []);
         let mut counts: BTreeMap<MemberId, usize> = holders.iter().map(|holder| (*holder, 0)).collect();
         for shard in map.shards.values() {
             *counts.get_mut(&shard.primary.unwrap()).unwrap() += 1;

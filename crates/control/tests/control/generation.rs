@@ -65,7 +65,7 @@ fn joins(number: u8) -> Entry {
             addresses: Addresses::default(),
             zone: String::new(),
             role: Role::Data,
-            features: Features { min: 1, max: 1 },
+            features: Features { min: 1, max: 2 },
         },
     }
 }

@@ -123,6 +123,7 @@ proptest! {
         let mut owners = BTreeMap::new();
         let mut present = BTreeSet::new();
         let mut removed = BTreeSet::new();
+        let mut spent = BTreeMap::new();
         for (at, proposal) in proposals.iter().enumerate() {
             let before = machine.map().clone();
             let outcome = machine.apply(at as u64 + 2, proposal);
@@ -148,6 +149,16 @@ proptest! {
             let now: BTreeSet<MemberId> = map.members().map(|(member, _)| member).collect();
             removed.extend(present.difference(&now).copied());
             prop_assert!(now.is_disjoint(&removed), "one of {:?} is back", removed);
+            match (&proposal.entry, &outcome) {
+                (Entry::Join { token, token_expires_s, server }, Outcome::Joined(member)) => {
+                    let (joined, _) = *spent.entry(*token).or_insert((*member, *token_expires_s));
+                    prop_assert_eq!(joined, *member, "two servers joined with one token");
+                    prop_assert_eq!(machine.directory(*member), Some(server.directory));
+                }
+                // Who proposes compares an expired one with the clock.
+                (Entry::Prune { now_s }, Outcome::Changed) => spent.retain(|_, (_, expires_s)| *expires_s > *now_s),
+                _ => {}
+            }
             let is_changed = *map != before;
             let has_effect = matches!(outcome, Outcome::Changed | Outcome::Joined(_));
             prop_assert!(has_effect || !is_changed, "{:?} changed the map", outcome);

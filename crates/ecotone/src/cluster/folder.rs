@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use ecotone_control::map::Map;
 use ecotone_identity::token::TOKEN_LIFETIME_S;
 use ecotone_identity::{Authority, Clock, FederationId, Founded, Identity, SealKey, SystemClock, found};
-use ecotone_membership::offline::{self, CONTROL_FOLDER, Recovered};
+use ecotone_membership::folder::{self, CONTROL_FOLDER, Recovered};
 use ecotone_server::{IDENTITY_FOLDER, begin_log, host_name};
 use ecotone_types::ServerId;
 use serde_json::json;
@@ -89,13 +89,13 @@ pub(super) fn init(folder: &Folder, name: Option<&str>, zone: &str, witness: boo
 /// What a server that does not run knows.
 pub(super) fn known(dir: &Path) -> Result<Recovered> {
     let log = dir.join(CONTROL_FOLDER);
-    if !offline::is_there(&log) {
+    if !folder::is_there(&log) {
         bail!(
             "{} has no log of a federation: name the folder of a server that belongs to one, or the HOST:PORT of one that runs",
             dir.display()
         );
     }
-    Ok(offline::read(&log)?)
+    Ok(folder::read(&log)?)
 }
 
 /// A token, and when it ends (seconds since 1970), by the authority's key in the folder of a
@@ -148,7 +148,7 @@ pub(super) fn recover(folder: &Folder, file: Option<&Path>, yes: bool) -> Result
     if !yes {
         bail!("nothing was changed.\n\n{text}\n{RISKS}\n\nTo do it, say --yes.");
     }
-    let begun = offline::force_new(&folder.dir.join(CONTROL_FOLDER), exported.as_deref())?;
+    let begun = folder::force_new(&folder.dir.join(CONTROL_FOLDER), exported.as_deref())?;
     let generation = begun.map.generation;
     let dir = folder.dir.display();
     let _ = write!(

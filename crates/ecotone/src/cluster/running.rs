@@ -5,7 +5,6 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use ecotone_bench::target::resp::Reply;
 use ecotone_control::map::Map;
-use ecotone_membership::offline;
 use serde_json::{Value, json};
 
 use super::{Server, folder, print};
@@ -96,7 +95,7 @@ pub(super) fn export(server: &Server, file: &Path) -> Result<()> {
         }
         None => folder::known(&server.server)?.map,
     };
-    offline::export(&map, file)?;
+    ecotone_membership::folder::export(&map, file)?;
     let (servers, shards) = (map.members().count(), map.shards.len());
     let json = json!({
         "file": file, "federation": map.federation.to_string(), "generation": map.generation, "map_version": map.version,

@@ -39,11 +39,26 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("resp", &["engine", "inspect", "keyspace"]),
     (
         "server",
-        &["cluster", "control", "energy", "engine", "identity", "io", "keyspace", "membership", "policy", "resp", "types"],
+        &[
+            "cluster",
+            "control",
+            "energy",
+            "engine",
+            "identity",
+            "io",
+            "keyspace",
+            "membership",
+            "policy",
+            "resp",
+            "types",
+        ],
     ),
     ("bench", &["energy", "engine", "inspect", "server", "types"]),
     ("lab", &["bench", "energy", "engine", "policy", "server", "types"]),
-    ("ecotone", &["bench", "control", "engine", "identity", "inspect", "lab", "membership", "policy", "server", "types"]),
+    (
+        "ecotone",
+        &["bench", "control", "engine", "identity", "inspect", "lab", "membership", "policy", "server", "types"],
+    ),
 ];
 
 /// Arrows up, for tests alone. Tests of `engine` end with a check of all that they leave, and what

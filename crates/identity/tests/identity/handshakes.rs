@@ -160,7 +160,7 @@ fn a_renewed_certificate_is_shown_without_a_new_configuration() {
     let now = NOW.plus(20 * HOUR);
     two.clock.set(now);
     for identity in [&two.a, &two.b] {
-        identity.renew_with(&two.authority).unwrap();
+        two.authority.renew(&identity).unwrap();
     }
     // The former certificates are long over.
     two.clock.set(NOW.plus(40 * HOUR));
@@ -226,7 +226,7 @@ fn a_certificate_that_has_ended_is_good_enough_to_ask_for_the_next_one() {
     // A server that was off for a month; the one that keeps the authority was not.
     let now = NOW.plus(30 * 24 * HOUR);
     two.clock.set(now);
-    two.a.renew_with(&two.authority).unwrap();
+    two.authority.renew(&two.a).unwrap();
     let with = |protocol| {
         let client = tls::client_config(&two.b, protocol, None).unwrap();
         handshake(client, tls::server_config(&two.a, protocol).unwrap())

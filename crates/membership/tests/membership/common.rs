@@ -11,7 +11,7 @@ use ecotone_control::map::{Addresses, Features, Map, Role};
 use ecotone_identity::founding::{Founded, found};
 use ecotone_identity::join::Joining;
 use ecotone_identity::{Clock, Identity, JoinToken, Joined, SystemClock};
-use ecotone_membership::{Announced, Decided, FEATURES, Known, Membership, Options, Result, offline};
+use ecotone_membership::{Announced, Decided, FEATURES, Known, Membership, Options, Result, folder};
 use ecotone_transport::connections::Timeouts;
 use ecotone_transport::enrollment::{self, Introduction};
 use ecotone_transport::file_server::FileServer;
@@ -94,14 +94,20 @@ pub fn first(folder: PathBuf, with_shard: bool) -> TestServer {
         features: FEATURES,
     };
     let federation = FederationId(founded.federation().bytes());
-    offline::found(&folder.join("control"), federation, server, founded.sealed.clone(), with_shard).unwrap();
+    folder::found(&folder.join("control"), federation, server, founded.sealed.clone(), with_shard).unwrap();
     Founded::end(&identity_folder).unwrap();
     Joined::end(&identity_folder).unwrap();
     TestServer::start(folder, None, &Kind::default()).unwrap()
 }
 
 /// Lets a server in through `other`.
-pub fn join(folder: PathBuf, name: &str, token: &JoinToken, other: &str, kind: &Kind) -> std::result::Result<TestServer, String> {
+pub fn join(
+    folder: PathBuf,
+    name: &str,
+    token: &JoinToken,
+    other: &str,
+    kind: &Kind,
+) -> std::result::Result<TestServer, String> {
     let identity_folder = folder.join("identity");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let about = Introduction {
@@ -116,7 +122,7 @@ pub fn join(folder: PathBuf, name: &str, token: &JoinToken, other: &str, kind: &
     let joined = runtime
         .block_on(enrollment::join(joining, other, &about, &clock, Duration::from_secs(10)))
         .map_err(|error| error.to_string())?;
-    offline::begin(
+    folder::begin(
         &folder.join("control"),
         FederationId(joined.federation.bytes()),
         joined.generation,
@@ -196,7 +202,9 @@ impl TestServer {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let waited = runtime.block_on(async {
             let wait = following.wait_for(|known| is_so(known));
-            tokio::time::timeout(until.saturating_duration_since(Instant::now()), wait).await.map(|known| known.unwrap().clone())
+            tokio::time::timeout(until.saturating_duration_since(Instant::now()), wait)
+                .await
+                .map(|known| known.unwrap().clone())
         });
         waited.unwrap_or_else(|_| panic!("{}: {what} did not come: {:?}", self.member(), self.known()))
     }

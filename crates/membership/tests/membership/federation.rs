@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ecotone_control::entry::Entry;
 use ecotone_control::ids::MemberId;
 use ecotone_control::map::{Features, Role, ServerState};
-use ecotone_membership::{Decision, Error, offline};
+use ecotone_membership::{Decision, Error, folder};
 
 use crate::common::{Kind, TestServer, first, join, leader};
 
@@ -89,7 +89,7 @@ fn a_log_that_is_another_servers_or_gone_is_refused() {
     let (a, b) = (a.stop(), b.stop());
     let aside = root.path().join("aside");
     std::fs::rename(a.join("control"), &aside).unwrap();
-    assert!(!offline::is_there(&a.join("control")));
+    assert!(!folder::is_there(&a.join("control")));
     let missing = TestServer::start(a.clone(), None, &Kind::default()).err().unwrap();
     assert!(matches!(missing, Error::Usage(_)), "{missing}");
     std::fs::remove_dir_all(a.join("control")).unwrap();

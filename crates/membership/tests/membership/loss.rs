@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ecotone_control::entry::Entry;
 use ecotone_control::ids::MemberId;
 use ecotone_control::map::ServerState;
-use ecotone_membership::{Decision, Error, offline};
+use ecotone_membership::{Decision, Error, folder};
 
 use crate::common::{Kind, TestServer, first, join, leader};
 
@@ -61,17 +61,17 @@ fn without_most_voters_nothing_is_decided_until_it_is_forced() {
     b.wait("the setting", |known| !known.map.settings.is_empty());
     let (folder_a, _folder_b) = (a.stop(), b.stop());
     let undecided = c.propose(setting("2"));
-    assert!(matches!(undecided, Err(Error::Undecided(_))), "{undecided:?}");
+    assert!(matches!(undecided, Err(Error::NotDecided(_))), "{undecided:?}");
     assert_eq!(c.map().settings.len(), 1, "it serves on by the last map");
-    assert!(offline::force_new(&root.path().join("c").join("control"), None).is_err(), "it runs");
+    assert!(folder::force_new(&root.path().join("c").join("control"), None).is_err(), "it runs");
     let folder_c = c.stop();
 
     // By an export of the map, which lies elsewhere.
-    let known = offline::read(&folder_c.join("control")).unwrap();
+    let known = folder::read(&folder_c.join("control")).unwrap();
     let file = root.path().join("map");
-    offline::export(&known.map, &file).unwrap();
+    folder::export(&known.map, &file).unwrap();
     let exported = std::fs::read(&file).unwrap();
-    let recovered = offline::force_new(&folder_c.join("control"), Some(&exported)).unwrap();
+    let recovered = folder::force_new(&folder_c.join("control"), Some(&exported)).unwrap();
     assert_eq!(recovered.map.generation, 2);
     assert_eq!(recovered.map.settings, known.map.settings);
     let c = TestServer::start(folder_c, None, &Kind::default()).unwrap();
@@ -79,6 +79,8 @@ fn without_most_voters_nothing_is_decided_until_it_is_forced() {
     assert_eq!(c.propose(setting("3")).unwrap().decision, Decision::Changed);
     // One of the old ones comes back, and takes the new history.
     let a = TestServer::start(folder_a, Some(c.address.clone()), &Kind::default()).unwrap();
-    a.wait("the new history", |known| known.map.generation == 2 && known.map.settings.values().any(|value| value == "3"));
+    a.wait("the new history", |known| {
+        known.map.generation == 2 && known.map.settings.values().any(|value| value == "3")
+    });
     assert_eq!(a.member(), MemberId(1));
 }

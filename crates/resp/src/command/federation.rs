@@ -79,7 +79,10 @@ impl From<FederationError> for Failure {
 
 /// The reply is the answer, once it is there.
 fn ask(call: &mut Call<'_>, request: FederationRequest) -> Outcome {
-    let answer = call.service.federation.begin(&call.service.host, request)?;
+    let answer = {
+        let host = call.service.host.clone();
+        call.service.federation.begin(move || host.federation(&request))?
+    };
     call.client.awaited = Some(Awaited::Federation(answer));
     call.client.then = Then::Follow;
     Ok(())

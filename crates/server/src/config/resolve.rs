@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ecotone_cluster::Error as FederationError;
 use ecotone_engine::{Error as StoreError, StoreSettings};
-use ecotone_membership::offline::CONTROL_FOLDER;
+use ecotone_membership::folder::CONTROL_FOLDER;
 use ecotone_resp::cluster_view::{ClusterMode, Endpoint};
 use ecotone_resp::serve::{EventLoops, Listen, ListenTls, TlsError, TlsFile, TlsFiles};
 use ecotone_resp::service::{DebugCommand, Limits};

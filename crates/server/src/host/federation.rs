@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use ecotone_cluster::Federation;
-use ecotone_control::dealing::{MAX_SHARDS_PER_SERVER, deal, holders, relocations};
+use ecotone_control::dealing::{MAX_SHARDS_PER_SERVER, deal, holders, moves};
 use ecotone_control::entry::Entry;
 use ecotone_control::ids::{MemberId, ShardId};
 use ecotone_control::map::{
@@ -149,13 +149,13 @@ fn owned(map: &Map) -> BTreeMap<MemberId, usize> {
 
 /// What should move, and that nothing moves by itself.
 fn plan(map: &Map) -> Value {
-    let moves: Vec<Value> = relocations(map)
+    let moves: Vec<Value> = moves(map)
         .into_iter()
-        .map(|relocation| {
+        .map(|shard_move| {
             json!({
-                "shard": relocation.shard.0,
-                "from": relocation.from.map(|from| name_of(map, from)),
-                "to": name_of(map, relocation.to),
+                "shard": shard_move.shard.0,
+                "from": shard_move.from.map(|from| name_of(map, from)),
+                "to": name_of(map, shard_move.to),
             })
         })
         .collect();

@@ -96,7 +96,10 @@ fn failover_of_two_hundred_servers_and_a_thousand_shards() {
     const SERVERS: usize = 200;
     const SHARDS: usize = 1_000;
     let mut longest = 0;
-    let mut world = settled(first_seed(), Profile { servers: SERVERS, shards: SHARDS, zones: 10, compaction: AS_SERVERS_DO, ..quiet() });
+    let mut world = settled(
+        first_seed(),
+        Profile { servers: SERVERS, shards: SHARDS, zones: 10, compaction: AS_SERVERS_DO, ..quiet() },
+    );
     for time in 0..3 {
         let leader = world.leader().unwrap();
         let dead = world.member(leader).unwrap();

@@ -13,13 +13,31 @@ use ecotone_control::node::{Command, Event, Node};
 use ecotone_control::{Snapshot, recover};
 use ecotone_raftlog::Directory;
 
-use crate::driver::Opened;
 use crate::error::{Error, Result};
 
 /// The folder of the control plane in a server's.
 pub const CONTROL_FOLDER: &str = "control";
 /// Steps in which a federation of one has founded itself, many times over.
 const MAX_FOUNDING_TICKS: usize = 10_000;
+
+/// The log's content at a start, and the log.
+pub(crate) struct Opened {
+    pub(crate) log: Log<Directory>,
+    pub(crate) content: Content,
+}
+
+impl Opened {
+    pub(crate) fn node(&self) -> Result<Node> {
+        // Nobody need be unable to foresee it: it keeps two servers from doing the same at once.
+        let seed = u64::from(std::process::id()) << 32 ^ self.content.identity.member.0 ^ now_ns();
+        Ok(Node::new(self.content.clone(), seed)?)
+    }
+}
+
+fn now_ns() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
+}
 
 fn log_error(path: &Path) -> impl Fn(log::LogError) -> Error + '_ {
     move |source| Error::Log { path: path.to_owned(), source }
@@ -32,9 +50,13 @@ fn storage(path: &Path) -> Result<Directory> {
 /// The log in `path`, which must be there.
 pub(crate) fn open(path: &Path) -> Result<Opened> {
     let opened = log::open(storage(path)?).map_err(log_error(path))?;
-    let (log, content) = opened.ok_or_else(|| Error::Usage(format!("{}: there is no log of a federation", path.display())))?;
+    let (log, content) =
+        opened.ok_or_else(|| Error::Usage(format!("{}: there is no log of a federation", path.display())))?;
     if content.torn_bytes > 0 {
-        tracing::warn!(bytes = content.torn_bytes, "the end of the control plane's log was torn by a crash; it is cut off");
+        tracing::warn!(
+            bytes = content.torn_bytes,
+            "the end of the control plane's log was torn by a crash; it is cut off"
+        );
     }
     Ok(Opened { log, content })
 }
@@ -83,7 +105,7 @@ pub fn found(
             };
         }
     }
-    Err(Error::Undecided("a federation of one did not come to lead itself".into()))
+    Err(Error::NotDecided("a federation of one did not come to lead itself".into()))
 }
 
 /// Runs a node alone. Returns the outcome of a proposal, once it is decided.
