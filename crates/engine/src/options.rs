@@ -159,6 +159,12 @@ pub struct StoreSettings {
     pub value_compression: CompressionMode,
     /// By what it is decided how, and when a dictionary is trained.
     pub compression_parameters: CompressionParameters,
+    /// Memory for compressing values: a quarter is of dictionaries that are not in force, and half of
+    /// what threads keep to pack and unpack values, which is one bound for all stores of a process
+    /// that open for writing: that of the last of them. The rest is of samples and trainings
+    /// ([`training::MAX_TRAINING_BYTES`](ecotone_valuelog::compression::training::MAX_TRAINING_BYTES)
+    /// at most, which may be more for the moment that one takes). Default 16 MiB.
+    pub compression_memory_bytes: u64,
     /// How much space the store may take.
     pub space: SpaceLimits,
     /// How duplicates are counted, and when compactions are extended to where they are.
@@ -222,6 +228,7 @@ impl Default for StoreSettings {
             separation: None,
             value_compression: CompressionMode::None,
             compression_parameters: PARAMETERS,
+            compression_memory_bytes: 16 * MIB,
             space: SpaceLimits::default(),
             dedup: DedupOptions::default(),
             gc: GcParameters::default(),

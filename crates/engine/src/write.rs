@@ -217,7 +217,8 @@ impl Store {
             let separates = measured.has_puts && values.takes(measured.max_value_bytes);
             let is_blocked = || {
                 // Asked of all writes: one that RocksDB refuses takes its rows out of the row cache.
-                self.stall.condition() != StallCondition::Normal || (separates && !values.log.is_unblocked())
+                let is_slow = || values.packs_slowly(measured.max_value_bytes) || !values.log.is_unblocked();
+                self.stall.condition() != StallCondition::Normal || (separates && is_slow())
             };
             if options.no_wait && is_blocked() {
                 return Err(Error::WouldBlock);

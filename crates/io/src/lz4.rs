@@ -57,6 +57,11 @@ impl Compressor {
         NonNull::new(unsafe { lz4_sys::LZ4_createStream() }).map(Self)
     }
 
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        STREAM_BYTES
+    }
+
     /// Appends `bytes`, compressed, to `to`, where they take at most `max_bytes` so; false where
     /// they do not: `to` is as it was.
     pub fn compress(

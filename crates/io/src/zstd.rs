@@ -64,6 +64,12 @@ impl Compressor {
         parameters.into_iter().map(set).all(is_ok).then_some(compressor)
     }
 
+    /// Bytes of memory that it takes by now.
+    pub fn bytes(&self) -> usize {
+        // SAFETY: it is alive.
+        unsafe { sys::ZSTD_sizeof_CCtx(self.0.as_ptr()) }
+    }
+
     /// Appends `bytes`, compressed, to `to`, where they take at most `max_bytes` so; false where
     /// they do not, or there is no memory: `to` is as it was. With a dictionary the level is the
     /// dictionary's.
@@ -125,6 +131,12 @@ impl Decompressor {
         // SAFETY: the context is alive.
         let set = unsafe { sys::ZSTD_DCtx_setParameter(decompressor.0.as_ptr(), parameter, format) };
         is_ok(set).then_some(decompressor)
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        // SAFETY: it is alive.
+        unsafe { sys::ZSTD_sizeof_DCtx(self.0.as_ptr()) }
     }
 
     /// Appends to `to` what `bytes` were before, if that is exactly `length` long. False where it

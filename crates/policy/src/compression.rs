@@ -16,10 +16,22 @@
 //! with a dictionary or without, it rests: no value is tried until twice [`Parameters::rest`] was
 //! written, twice as much each time in a row, up to [`Parameters::max_rest`].
 //!
+//! **Whether values bear it out.** A part of a value that is sampled may shrink better than values do.
+//! So once [`Parameters::trial`] bytes were packed by a codec since the last training, what they came
+//! to takes the place of what samples have promised, where it is worse by [`Parameters::aged`]; the
+//! other codec is expected to be as much worse as long as it has not been tried itself, and it is
+//! decided anew. A store that gives up so rests as one whose samples did not shrink, and twice as long
+//! as before, so that what is packed in vain is a share of what is written that vanishes.
+//!
 //! **When a dictionary has aged.** When values pack worse by [`Parameters::aged`] than when it was
 //! installed, samples are collected and another one is trained. It is installed where it is better
 //! by [`Parameters::min_gain`] than the one in force, on the same samples. Where it is not, values
 //! have changed and not the dictionary: the next one waits for twice as many bytes.
+//!
+//! **How many are in use.** A segment keeps its dictionary until it goes, and readers keep those in use
+//! in memory. So an aged one is not replaced before a [`Parameters::dictionaries`]th of all segments'
+//! bytes was written since: so many segments' worth have it. In a store of steady size about as many
+//! are in use, and in one that grows a few more each time it has doubled.
 //!
 //! Bounds: at most one training at a time, and one for each [`Parameters::rest`] bytes that are
 //! written, but for the first.
@@ -106,7 +118,8 @@ pub struct Parameters {
     pub max_ratio: f64,
     /// By so much another codec must cost less to take the place of the one in use.
     pub min_advantage: f64,
-    /// So many times what it was when the dictionary was installed is a ratio that makes it aged.
+    /// So many times what it was when the dictionary was installed is a ratio that makes it aged, and
+    /// so many times what samples came to one that they do not stand for.
     pub aged: f64,
     /// By this share a new dictionary must store less than the one in force.
     pub min_gain: f64,
@@ -115,10 +128,16 @@ pub struct Parameters {
     pub rest: Bytes,
     /// After so many at the latest.
     pub max_rest: Bytes,
+    /// Into so many parts all segments are divided at most by when their dictionary was trained, in a
+    /// store of steady size.
+    pub dictionaries: u64,
     /// So many bytes of samples are collected for a training.
     pub samples: Bytes,
     /// Over about so many bytes ratios are averaged.
     pub window: Bytes,
+    /// After so many bytes that were packed by a codec it is asked whether they bear out what samples
+    /// have promised.
+    pub trial: Bytes,
 }
 
 /// What is in force.
@@ -133,8 +152,12 @@ pub const PARAMETERS: Parameters = Parameters {
     min_gain: 0.05,
     rest: Bytes::from_mib(64),
     max_rest: Bytes::from_mib(4096),
+    // They take 1.4 MB.
+    dictionaries: 32,
     samples: Bytes::from_mib(1),
     window: Bytes::from_mib(1),
+    // Enough for a few kinds of values that come by turns.
+    trial: Bytes::from_mib(16),
 };
 
 /// What values came to by one codec.
@@ -179,6 +202,8 @@ pub enum Event {
         /// What of them was stored.
         stored: Bytes,
     },
+    /// All segments have so many bytes.
+    Holds(Bytes),
     /// The samples that were asked for are there.
     SamplesReady,
     /// The training that was asked for is over.
@@ -243,8 +268,20 @@ pub struct CompressionMachine {
     estimates: [Option<Estimate>; 2],
     /// Those when it was installed, or last compared with another.
     at_install: [Option<Estimate>; 2],
+    /// What values came to that were packed by each of them since the last training.
+    trials: [Trial; 2],
+    /// Bytes of all segments.
+    holds: Bytes,
     /// Bytes after which it may try again; twice as many after each time that was in vain.
     rest: u64,
+}
+
+/// What values come to that are packed by a codec, until there are enough of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Trial {
+    raw: u64,
+    stored: u64,
+    is_over: bool,
 }
 
 impl CompressionMachine {
@@ -266,6 +303,8 @@ impl CompressionMachine {
             used: [used; 2],
             estimates: [None; 2],
             at_install: [None; 2],
+            trials: [Trial::default(); 2],
+            holds: Bytes::default(),
             rest: parameters.rest.0,
         };
         (machine, commands)
@@ -276,17 +315,15 @@ impl CompressionMachine {
         self.used[origin as usize]
     }
 
-    /// What share of their bytes values take that are packed by that codec, as far as that is
-    /// known.
-    pub fn ratio(&self, codec: Codec) -> Option<f64> {
-        self.estimate(codec).map(|estimate| estimate.ratio)
-    }
-
     /// Takes an event; what is to be done about it, in this order.
     pub fn handle(&mut self, event: Event) -> Vec<Command> {
         match event {
             _ if self.state == State::Off => vec![],
             Event::Stored { codec, raw, stored, .. } => self.stored(codec, raw, stored),
+            Event::Holds(bytes) => {
+                self.holds = bytes;
+                vec![]
+            }
             Event::SamplesReady if self.state == State::Collecting => {
                 self.state = State::Training;
                 vec![Command::Train]
@@ -307,12 +344,72 @@ impl CompressionMachine {
         let State::Settled { bytes } = self.state else { return vec![] };
         let bytes = bytes.saturating_add(raw.0);
         self.state = State::Settled { bytes };
+        if let Some(slot) = slot(codec)
+            && let Some(commands) = self.tried(slot, raw, stored)
+        {
+            return commands;
+        }
         let is_unused = self.used == [Codec::None; 2];
-        if bytes < self.rest || !(is_unused || self.has_aged()) {
+        let is_aged = || {
+            let begins_no_other = bytes.saturating_mul(self.parameters.dictionaries) < self.holds.0;
+            !begins_no_other && self.has_aged()
+        };
+        if bytes < self.rest || !(is_unused || is_aged()) {
             return vec![];
         }
         self.state = State::Collecting;
         vec![Command::Collect]
+    }
+
+    /// Counts what values came to by the codec in `slot`; what is to be done where there are enough of
+    /// them and they do not bear out what samples have promised.
+    fn tried(&mut self, at: usize, raw: Bytes, stored: Bytes) -> Option<Vec<Command>> {
+        let trial = &mut self.trials[at];
+        if trial.is_over {
+            return None;
+        }
+        trial.raw = trial.raw.saturating_add(raw.0);
+        trial.stored = trial.stored.saturating_add(stored.0);
+        if trial.raw < self.parameters.trial.0 {
+            return None;
+        }
+        trial.is_over = true;
+        let got = trial.stored as f64 / trial.raw.max(1) as f64;
+        let worse = got / self.at_install[at]?.ratio.max(f64::MIN_POSITIVE);
+        if worse <= self.parameters.aged {
+            // From now on it is not in vain that it was tried.
+            self.rest = self.parameters.rest.0;
+            return None;
+        }
+        for (other, estimate) in self.estimates.iter_mut().enumerate() {
+            let Some(estimate) = estimate else { continue };
+            if other == at {
+                estimate.ratio = got;
+            } else if !self.trials[other].is_over {
+                estimate.ratio = (estimate.ratio * worse).min(1.0);
+            }
+        }
+        let commands = self.use_best();
+        if commands.is_empty() {
+            // It is worth it all the same.
+            self.rest = self.parameters.rest.0;
+            return None;
+        }
+        self.rest_longer();
+        self.state = State::Settled { bytes: 0 };
+        Some(commands)
+    }
+
+    /// Uses the best codec for values of each origin from now on; the commands for those that change.
+    fn use_best(&mut self) -> Vec<Command> {
+        let former = self.used;
+        self.used = Origin::ALL.map(|origin| self.best(origin));
+        let changed = Origin::ALL.into_iter().filter(|origin| self.used(*origin) != former[*origin as usize]);
+        changed.map(|origin| Command::Use(origin, self.used(origin))).collect()
+    }
+
+    fn rest_longer(&mut self) {
+        self.rest = self.rest.saturating_mul(2).min(self.parameters.max_rest.0);
     }
 
     /// Whether what is packed comes out worse than it did once.
@@ -326,7 +423,6 @@ impl CompressionMachine {
     }
 
     fn trained(&mut self, raw: Bytes, before: MeasuredCodecs, after: Option<MeasuredCodecs>) -> Vec<Command> {
-        let former = self.used;
         let stored =
             |measured: &MeasuredCodecs, codec| measured.of(codec).map_or(raw, |measured| measured.stored).as_f64();
         let installed = after.filter(|after| {
@@ -340,18 +436,15 @@ impl CompressionMachine {
         });
         self.estimate_by(raw, &installed.unwrap_or(before));
         self.at_install = self.estimates;
-        self.used = Origin::ALL.map(|origin| self.best(origin));
-        let changed = Origin::ALL.into_iter().filter(|origin| self.used(*origin) != former[*origin as usize]);
-        let mut commands: Vec<_> = changed.map(|origin| Command::Use(origin, self.used(origin))).collect();
+        self.trials = [Trial::default(); 2];
+        let mut commands = self.use_best();
         let is_used = self.used != [Codec::None; 2];
         if installed.is_some() && is_used {
             commands.insert(0, Command::Install);
+        } else {
+            // In vain: it changed nothing, or nothing is worth it. Otherwise values have to show it.
+            self.rest_longer();
         }
-        // In vain: it changed nothing, or nothing is worth it.
-        self.rest = match installed.is_some() && is_used {
-            true => self.parameters.rest.0,
-            false => self.rest.saturating_mul(2).min(self.parameters.max_rest.0),
-        };
         self.state = State::Settled { bytes: 0 };
         commands
     }

@@ -1,6 +1,6 @@
 //! What a store that clients use does otherwise, and how it shares out the memory it is given.
 
-use ecotone_engine::{MIN_LIMIT_BYTES, StoreSettings};
+use ecotone_engine::{CompressionMode, MIN_LIMIT_BYTES, StoreSettings};
 
 use ecotone_keyspace::ranks;
 
@@ -43,6 +43,12 @@ const ROW_SHARE: u64 = 2;
 /// half a mebibyte.
 const RANKS_SHARE: u64 = 64;
 
+/// The share of all that is given that compressing values may take (dictionaries, what threads keep to
+/// pack and unpack, samples), within these bounds: of that of rows as well, unless those were said.
+const PACKING_SHARE: u64 = 32;
+const MIN_PACKING_BYTES: u64 = 1 << 20;
+const MAX_PACKING_BYTES: u64 = 16 << 20;
+
 /// The share of the rest that one memtable takes unless set otherwise, and the most it takes:
 /// values of clients are often too short to be separated, and small memtables have such values
 /// compacted again and again.
@@ -76,15 +82,23 @@ pub(crate) fn suit_clients(store: &mut StoreSettings, fits_memtables: bool, memo
     };
     let Some(mut limit_bytes) = said.or_else(|| memory.map(by_itself)) else { return ranks::MAX_BYTES };
     let mut rank_bytes = (limit_bytes / RANKS_SHARE).min(ranks::MAX_BYTES as u64);
+    let packs = store.separation.is_some() && store.value_compression != CompressionMode::None;
+    // One that packs nothing may still have to read what is packed.
+    store.compression_memory_bytes = match packs {
+        true => (limit_bytes / PACKING_SHARE).clamp(MIN_PACKING_BYTES, MAX_PACKING_BYTES),
+        false => MIN_PACKING_BYTES,
+    };
+    let packing_bytes = if packs { store.compression_memory_bytes } else { 0 };
     if store.row_cache_bytes.is_none() {
         let of_own = memory.filter(|memory| memory.is_own && said.is_none()).map(own_rows);
         let rows = of_own.unwrap_or(limit_bytes / ROW_SHARE).min(limit_bytes.saturating_sub(MIN_LIMIT_BYTES));
         limit_bytes -= rows;
         rank_bytes = rank_bytes.min(rows);
-        store.row_cache_bytes = Some(rows - rank_bytes);
+        store.row_cache_bytes = Some((rows - rank_bytes).saturating_sub(packing_bytes));
     } else {
         rank_bytes = rank_bytes.min(limit_bytes.saturating_sub(MIN_LIMIT_BYTES));
         limit_bytes -= rank_bytes;
+        limit_bytes = limit_bytes.saturating_sub(packing_bytes).max(MIN_LIMIT_BYTES.min(limit_bytes));
     }
     if fits_memtables {
         let memtable_bytes = (limit_bytes / MEMTABLE_SHARE).min(MAX_MEMTABLE_BYTES);
@@ -92,7 +106,7 @@ pub(crate) fn suit_clients(store: &mut StoreSettings, fits_memtables: bool, memo
         store.level_base_bytes = store.level_base_bytes.max(MEMTABLES_OF_LEVEL_BASE * store.memtable_bytes);
     }
     store.memory_limit_bytes = Some(limit_bytes);
-    let all = limit_bytes + store.row_cache_bytes.unwrap_or(0) + rank_bytes;
+    let all = limit_bytes + store.row_cache_bytes.unwrap_or(0) + rank_bytes + packing_bytes;
     store.page_cache_bytes = store.page_cache_bytes.or_else(|| memory.map(|memory| left_to_kernel(memory, all)));
     rank_bytes as usize
 }
@@ -124,16 +138,18 @@ mod tests {
         store_options(&[] as &[&str]).unwrap()
     }
 
-    /// What a store gets: its memory limit, its rows with the ranks beside it, and a memtable, in
-    /// MiB.
+    /// What a store gets: its memory limit, its rows with the ranks and the compression beside it, and
+    /// a memtable, in MiB.
     fn shares(mut store: StoreSettings, fits_memtables: bool, memory: Option<HostMemory>) -> [u64; 3] {
         let are_rows_said = store.row_cache_bytes.is_some();
         let ranks = suit_clients(&mut store, fits_memtables, memory) as u64;
+        let packs = store.value_compression != CompressionMode::None && store.memory_limit_bytes.is_some();
+        let besides = ranks + if packs { store.compression_memory_bytes } else { 0 };
         let memtables = if fits_memtables && store.memory_limit_bytes.is_some() { 8 } else { 4 };
         assert!(store.level_base_bytes >= memtables * store.memtable_bytes);
         let limit = store.memory_limit_bytes.unwrap_or(0);
         let rows = store.row_cache_bytes.unwrap_or(0);
-        let [beside, within] = if are_rows_said { [ranks, 0] } else { [0, ranks] };
+        let [beside, within] = if are_rows_said { [besides, 0] } else { [0, besides] };
         let rows = if store.memory_limit_bytes.is_some() { rows + within } else { rows };
         [limit + beside, rows, store.memtable_bytes].map(|bytes| bytes / MIB)
     }
@@ -173,6 +189,25 @@ mod tests {
         // No limit is cut below the least.
         let without_rows = StoreSettings { row_cache_bytes: Some(0), ..said(MIN_LIMIT_BYTES) };
         assert_eq!(ranks(without_rows, None), 0);
+    }
+
+    #[test]
+    fn compression_gets_a_small_share_of_what_is_given_and_rows_the_rest() {
+        let packing = |mut store: StoreSettings, memory| {
+            suit_clients(&mut store, true, memory);
+            (store.compression_memory_bytes / MIB, store.row_cache_bytes.map(|bytes| bytes / MIB))
+        };
+        assert_eq!(packing(served(), shared(64 * 1024)), (16, Some(4096 - 16 - 16)));
+        assert_eq!(packing(served(), own(512)), (6, Some(128 - 3 - 6)));
+        assert_eq!(packing(served(), shared(256)), (2, Some(32 - 1 - 2)));
+        assert_eq!(packing(served(), own(64)), (1, Some(8 - 1 - 1)));
+        // Who compresses nothing leaves it to rows, and reads what is compressed within the least.
+        let none = StoreSettings { value_compression: CompressionMode::None, ..served() };
+        assert_eq!(packing(none, own(512)), (1, Some(128 - 3)));
+        // Where memory is not known, nothing is said.
+        assert_eq!(packing(served(), None), (16, None));
+        let said = StoreSettings { row_cache_bytes: Some(0), memory_limit_bytes: Some(MIN_LIMIT_BYTES), ..served() };
+        assert_eq!(packing(said, None), (1, Some(0)));
     }
 
     #[test]

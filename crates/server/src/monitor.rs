@@ -10,7 +10,9 @@ use ecotone_cluster::{
     Activity, Federation, FederationStatistics, JobEnded, JobObserver, JobOutcome, LoadSource, LocalLoad, Writers,
 };
 use ecotone_energy::{EnergyMeter, Reading};
-use ecotone_engine::{Counters, DedupProperties, FreeSpace, Store, StoreProperties, ValueLogProperties};
+use ecotone_engine::{
+    CompressionProperties, Counters, DedupProperties, FreeSpace, Store, StoreProperties, ValueLogProperties,
+};
 use ecotone_membership::Known;
 use ecotone_policy::machine::ModelReport;
 use parking_lot::Mutex;
@@ -56,6 +58,8 @@ pub(crate) struct ServerSample {
     /// `None` where the store has no value log. While the log was busy, as it was sampled the time
     /// before.
     pub(crate) values: Option<ValueLogProperties>,
+    /// `None` where no separated value is compressed, nor ever was.
+    pub(crate) compression: Option<CompressionProperties>,
     /// `None` where the store counts no duplicates. While it was busy counting, as it was sampled
     /// the time before.
     pub(crate) dedup: Option<DedupProperties>,
@@ -492,6 +496,7 @@ impl Monitor {
         let server_sample = ServerSample {
             at,
             values,
+            compression: self.store.value_compression(),
             dedup,
             room,
             keys,

@@ -25,9 +25,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::compression::cache::DictionaryCache;
 use crate::compression::dictionary::{Dictionary, DictionaryError, DictionaryId};
-use crate::compression::{
-    self, Codec, Level, MAX_KEPT_CONTEXT_VALUE_BYTES, Method, Stored, UnpackError, WITHOUT_DICTIONARY,
-};
+use crate::compression::{self, Codec, Level, Method, Stored, UnpackError, WITHOUT_DICTIONARY, with_buffer};
 use crate::damage;
 use crate::descriptors::Descriptors;
 use crate::mappings::Mappings;
@@ -62,8 +60,9 @@ pub const MAX_CACHED_VALUE_BYTES: usize = 2048;
 /// Longer records go by the kernel's cache: nobody keeps their values, so nothing else would.
 const MAX_DIRECT_BYTES: usize = MAX_CACHED_VALUE_BYTES + RECORD_HEADER_BYTES + 256;
 
-/// Longer values are not unpacked by who must not wait: it takes as long as a read of the device.
-const MAX_UNBLOCKED_UNPACK_BYTES: usize = 1024 * 1024;
+/// Longer values are not unpacked by who must not wait: it takes longer than to have another thread do
+/// it (a quarter of a millisecond by zstd, and for 1 MiB one).
+const MAX_UNBLOCKED_UNPACK_BYTES: usize = 256 * 1024;
 
 /// Into so many parts the values are divided at least, as long as segments are not shorter than
 /// [`MIN_SEGMENT_BYTES`].
@@ -74,24 +73,6 @@ const MIN_SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
 thread_local! {
     static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    /// What a value is packed to, or unpacked to.
-    static OTHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Calls `work` with an empty buffer: this thread's, unless what is to be put there is long.
-fn with_buffer<R>(bytes: usize, work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-    match bytes > MAX_KEPT_CONTEXT_VALUE_BYTES {
-        true => work(&mut Vec::new()),
-        false => OTHER.with_borrow_mut(|buffer| {
-            buffer.clear();
-            let done = work(buffer);
-            // Somebody's buffer may have been left in its place.
-            if buffer.capacity() > 2 * MAX_KEPT_CONTEXT_VALUE_BYTES {
-                *buffer = Vec::new();
-            }
-            done
-        }),
-    }
 }
 
 /// Of so many segments, the newest, it is asked at opening whether they have a dictionary: each has
@@ -135,6 +116,8 @@ pub struct ValueLog {
     directory: PathBuf,
     segment_bytes: u64,
     segment_bytes_now: AtomicU64,
+    /// Of all segments, when they were last weighed.
+    weighed_bytes: AtomicU64,
     max_open: usize,
     descriptors: Descriptors,
     syncs_each_write: bool,
@@ -205,6 +188,7 @@ impl ValueLog {
             directory,
             segment_bytes,
             segment_bytes_now: AtomicU64::new(MIN_SEGMENT_BYTES),
+            weighed_bytes: AtomicU64::new(0),
             max_open: MAX_OPEN,
             descriptors,
             syncs_each_write: false,
@@ -310,7 +294,8 @@ impl ValueLog {
 
     /// Appends a value, packed where that is worth it, to a segment of format 2 of the
     /// [dictionary](Self::dictionary) that it is packed with. It is packed before any lock is
-    /// taken.
+    /// taken. A new segment begins with the dictionary where values are packed, by this codec, or
+    /// one of those that came to the segment before needed it; where they are not it has none.
     ///
     /// # Errors
     ///
@@ -324,16 +309,16 @@ impl ValueLog {
     ) -> Result<(RecordPointer, InFlight)> {
         self.failure.check()?;
         let dictionary = self.dictionary();
+        let to = Target { place, dictionary: dictionary.as_deref(), packs: codec != Codec::None };
         with_buffer(value.len(), |packed| match compression::pack(codec, dictionary.as_deref(), value, packed) {
-            Some(stored) => self.append_stored(place, dictionary.as_ref(), key, packed, stored),
-            None => self.append_stored(place, dictionary.as_ref(), key, value, Stored::as_it_is(value.len())),
+            Some(stored) => self.append_stored(to, key, packed, stored),
+            None => self.append_stored(to, key, value, Stored::as_it_is(value.len())),
         })
     }
 
     fn append_stored(
         &self,
-        place: ValueOrigin,
-        dictionary: Option<&Arc<Dictionary>>,
+        to: Target<'_>,
         key: &[u8],
         bytes: &[u8],
         stored: Stored,
@@ -346,17 +331,16 @@ impl ValueLog {
                 record.extend_from_slice(&header);
                 record.extend_from_slice(key);
                 record.extend_from_slice(bytes);
-                self.append_packed_parts(place, dictionary, stored.dictionary, &[record], lengths)
+                self.append_packed_parts(to, stored.dictionary, &[record], lengths)
             })
         } else {
-            self.append_packed_parts(place, dictionary, stored.dictionary, &[&header, key, bytes], lengths)
+            self.append_packed_parts(to, stored.dictionary, &[&header, key, bytes], lengths)
         }
     }
 
     fn append_packed_parts(
         &self,
-        place: ValueOrigin,
-        dictionary: Option<&Arc<Dictionary>>,
+        Target { place, dictionary, packs }: Target<'_>,
         needs: Option<DictionaryId>,
         parts: &[&[u8]],
         lengths: packed_record::Lengths,
@@ -365,8 +349,16 @@ impl ValueLog {
             Ok(SegmentFormat::Packed(has)) => needs.is_none() || has == needs,
             Ok(SegmentFormat::Plain) | Err(_) => false,
         };
-        let create = || self.create_segment(place, Contents::Packed(dictionary.map(|dictionary| &**dictionary)));
-        let (offset, in_flight) = self.stream(place).append(parts, self.max_segment_bytes(), takes, create)?;
+        let stream = self.stream(place);
+        let create = || {
+            // Where some values need it and some do not, one that begins without would soon be sealed.
+            let is_needed = stream.begins_with_needed_dictionary(needs.is_some());
+            self.create_segment(place, Contents::Packed(dictionary.filter(|_| packs || is_needed)))
+        };
+        let (offset, in_flight) = stream.append(parts, self.max_segment_bytes(), takes, create)?;
+        if needs.is_some() {
+            stream.needs_dictionary();
+        }
         let pointer = RecordPointer {
             segment: in_flight.segment(),
             // All of them fit, as in `append_parts`.
@@ -420,7 +412,8 @@ impl ValueLog {
         };
         if is_packed_so {
             let needs = layout.value_in(of_segment).and_then(|stored| stored.dictionary);
-            return self.append_packed_parts(place, dictionary.as_ref(), needs, &[record], lengths);
+            let to = Target { place, dictionary: dictionary.as_deref(), packs: codec != Codec::None };
+            return self.append_packed_parts(to, needs, &[record], lengths);
         }
         let mut value = Vec::new();
         self.unpack(&segment, pointer, &layout, record, true, &mut value)?;
@@ -679,9 +672,15 @@ impl ValueLog {
     /// The bytes of all segments. From them follows how they are read.
     fn weigh(&self) -> u64 {
         let all = self.segments.read().values().map(|segment| segment.bytes()).sum();
+        self.weighed_bytes.store(all, Ordering::Relaxed);
         let is_too_little = |cached: u64| all > cached.saturating_mul(CACHED_SHARE);
         self.reads_directly.store(self.page_cache_bytes.is_some_and(is_too_little), Ordering::Relaxed);
         all
+    }
+
+    /// Bytes of all segments, as of the last one that was begun or removed.
+    pub fn weighed_bytes(&self) -> u64 {
+        self.weighed_bytes.load(Ordering::Relaxed)
     }
 
     /// Ends the segments that are appended to; the next appends begin others.
@@ -887,24 +886,9 @@ impl ValueLog {
         }
     }
 
-    /// As [`read`](Self::read), by another way of reading than the segment's own, which
-    /// [says](Self::will_open) what it opens.
-    ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    pub fn read_by(
-        &self,
-        key: &[u8],
-        pointer: impl Into<RecordPointer>,
-        into: &mut Vec<u8>,
-        read: impl FnOnce(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
-    ) -> Result<std::ops::Range<usize>> {
-        self.read_value(key, pointer.into(), into, true, read)
-    }
-
     /// Reads the whole record that `pointer` leads to, checks it, and leaves it in `into` as it is
-    /// stored, for [`append_copy`](Self::append_copy).
+    /// stored, for [`append_copy`](Self::append_copy). It is read by another way than the segment's
+    /// own, which [says](Self::will_open) what it opens.
     ///
     /// # Errors
     ///
@@ -1080,6 +1064,16 @@ impl ValueLog {
             self.segments.read().values().for_each(|segment| segment.close());
         }
     }
+}
+
+/// Where a value of format 2 goes.
+#[derive(Clone, Copy)]
+struct Target<'d> {
+    place: ValueOrigin,
+    /// That in force.
+    dictionary: Option<&'d Dictionary>,
+    /// Whether values that go there are packed where that is worth it.
+    packs: bool,
 }
 
 /// A record that was read and is whole.

@@ -106,10 +106,11 @@ fn a_value_costs_one_read_of_its_record() {
         assert_eq!(pointer.stored_bytes.unwrap() < 500, codec != Codec::None);
         let reads = Cell::new(Vec::new());
         let mut into = Vec::new();
-        let found = log.read_by(b"key", pointer, &mut into, |segment, offset, into| {
-            reads.set(vec![(offset, into.len())]);
+        let read = |segment: &Arc<Segment>, offset, into: &mut [u8]| {
+            reads.set([reads.take(), vec![(offset, into.len())]].concat());
             segment.read(offset, into)
-        });
+        };
+        let found = log.read_value(b"key", pointer, &mut into, true, read);
         assert_eq!(&into[found.unwrap()], &value);
         assert_eq!(reads.take(), [(u64::from(pointer.offset), pointer.record_bytes(3))]);
     }
@@ -145,6 +146,38 @@ fn a_segment_has_its_dictionary_in_it_and_another_dictionary_begins_another_segm
     assert_eq!(log.dictionary().map(|dictionary| dictionary.id()), other);
     assert!(log.dictionary_memory() > 0);
     assert_eq!(read(&log, b"key", first).unwrap(), telemetry(1, 300));
+}
+
+#[test]
+fn a_segment_has_no_dictionary_where_nothing_in_it_is_packed() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = opened(directory.path());
+    let in_force = log.set_dictionary(Some(content(4096))).unwrap();
+    let append = |place, codec| log.append_packed(place, codec, b"key", &telemetry(1, 300)).unwrap().0;
+    let dictionary_of = |pointer: RecordPointer| log.segment(pointer.segment).unwrap().format().unwrap().dictionary();
+    assert_eq!(dictionary_of(append(WRITTEN, Codec::None)), None, "there is one, and it is not used");
+    let packed = append(WRITTEN, ZSTD);
+    assert_eq!(dictionary_of(packed), in_force);
+    // Copies of values that are packed need it, also where nothing is packed any more; and so that not
+    // every other segment is sealed early, the next one has it before anything needs it.
+    let copy = |pointer: RecordPointer| {
+        let mut record = Vec::new();
+        log.read_record_by(b"key", pointer, &mut record, |segment, offset, into| segment.read(offset, into)).unwrap();
+        log.append_copy(RELOCATED, Codec::None, b"key", pointer, &record).unwrap().0
+    };
+    let plain = append(WRITTEN, Codec::None);
+    assert_eq!(dictionary_of(copy(plain)), None);
+    assert_eq!(dictionary_of(copy(packed)), in_force);
+    for has_dictionary in [in_force, None] {
+        log.seal_active();
+        assert_eq!(dictionary_of(copy(plain)), has_dictionary);
+    }
+    assert_eq!(dictionary_of(copy(packed)), in_force);
+    // What is packed again and does not shrink leaves the next segment ready for what does.
+    log.seal_active();
+    let noise: Vec<u8> = values()[7][..].to_vec();
+    let unshrunk = log.append_packed(WRITTEN, ZSTD, b"key", &noise).unwrap().0;
+    assert_eq!((dictionary_of(unshrunk), unshrunk.saved_bytes()), (in_force, 0));
 }
 
 #[test]

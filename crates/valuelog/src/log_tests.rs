@@ -182,7 +182,7 @@ fn more_segments_than_may_be_open_can_be_read() {
                 log.will_open(segment, false);
                 segment.read(offset, into)
             };
-            log.read_by(&key, *pointer, &mut Vec::new(), by_call).unwrap();
+            log.read_record_by(&key, *pointer, &mut Vec::new(), by_call).unwrap();
             begin(number as u32);
             log.sync().unwrap();
             open(&log);

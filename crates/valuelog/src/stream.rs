@@ -8,7 +8,7 @@
 //! Invariant: what is said to be synced is on the device, names included.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -29,6 +29,8 @@ pub struct Stream {
     /// Segments that are not known to be durable whole, in the order of their numbers.
     unsynced: Mutex<Vec<Arc<Segment>>>,
     syncing: Mutex<()>,
+    /// Whether a record needed a dictionary that was appended since a segment was begun.
+    needs_dictionary: AtomicBool,
     /// Records appended, and those of them that are durable.
     appended: AtomicU64,
     synced: AtomicU64,
@@ -104,6 +106,18 @@ impl Stream {
         let segment = create()?;
         self.unsynced.lock().push(segment.clone());
         Ok(active.insert(segment).clone())
+    }
+
+    /// A record was appended that needs a dictionary.
+    pub fn needs_dictionary(&self) {
+        if !self.needs_dictionary.load(Ordering::Relaxed) {
+            self.needs_dictionary.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A segment is begun: whether its first record, or one since the last was begun, needs a dictionary.
+    pub fn begins_with_needed_dictionary(&self, first_needs_it: bool) -> bool {
+        self.needs_dictionary.swap(false, Ordering::Relaxed) || first_needs_it
     }
 
     /// Whether an append would not have to wait for that of a long record, or for a segment that is

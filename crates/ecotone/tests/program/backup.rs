@@ -321,6 +321,92 @@ fn whoever_dies_in_the_middle_the_next_try_goes_on() {
     }
 }
 
+/// A value as a device reports it: most of it stands in others as well.
+fn reading(number: u64) -> Vec<u8> {
+    let noise = noise(number, 8);
+    let channel = |at: usize| {
+        let (value, quality) = (u32::from(noise[at % 8]) * 7 + at as u32, ["good", "uncertain"][at % 2]);
+        format!(
+            "\"channel{at}\":{{\"name\":\"pressure\",\"value\":{value},\"unit\":\"bar\",\"quality\":\"{quality}\"}}"
+        )
+    };
+    let channels: Vec<String> = (0..12).map(channel).collect();
+    format!("{{\"device\":\"edge-{}\",\"sequence\":{number},{}}}", number % 300, channels.join(",")).into_bytes()
+}
+
+/// Values that are compressed are backed up by way of their segments, which bring
+/// their dictionaries along. The server dies once while values are written, and once within a backup.
+#[test]
+fn compressed_values_are_backed_up_and_restored_over_kills() {
+    const KEYS: u64 = 3000;
+    let folder = tempfile::tempdir().unwrap();
+    let more = format!("{CLIENTS}[store]\nvalue_compression = \"zstd\"\n");
+    let file = configuration(folder.path(), &more);
+    let backups = folder.path().join("backups");
+    let mut server = Server::with(&file);
+    let mut asking = client(&server);
+    // Until a dictionary is trained; then all of them by zstd.
+    let mut number = 0;
+    until("a dictionary is trained", || {
+        (0..500).for_each(|_| {
+            set(&mut asking, &format!("key:{}", number % KEYS), &reading(number));
+            number += 1;
+        });
+        info(&mut asking, "store", "value_compression_written") == "zstd"
+    });
+    let mut model = BTreeMap::new();
+    for key in 0..KEYS {
+        model.insert(format!("key:{key}"), reading(1 << 32 | key));
+    }
+    for key in 0..20 {
+        // Some are too long to be compressed by the thread that serves their client, some do not shrink.
+        model.insert(format!("long:{key}"), reading(key).repeat(150));
+        model.insert(format!("noise:{key}"), noise(key, 3000));
+    }
+    assert!(model["long:7"].len() > 100_000);
+    model.iter().for_each(|(key, value)| set(&mut asking, key, value));
+    let stored: f64 = info(&mut asking, "store", "value_compression_stored_bytes_total").parse().unwrap();
+    assert!(stored > 0.0);
+    let dictionary = info(&mut asking, "store", "value_compression_dictionary");
+    assert_ne!(dictionary, "none");
+    // Everything is in the kernel's hands.
+    server.signal("-KILL");
+    server.child.wait().unwrap();
+
+    let mut server = Server::with(&file);
+    let mut asking = client(&server);
+    assert_eq!(info(&mut asking, "store", "value_compression_dictionary"), dictionary, "that of the last process");
+    for key in (0..KEYS).step_by(3) {
+        // Of some the segments have two, one of which is garbage.
+        model.insert(format!("key:{key}"), reading(2 << 32 | key));
+        set(&mut asking, &format!("key:{key}"), &model[&format!("key:{key}")]);
+    }
+    ask(&mut asking, "COMPACT");
+    let slow = ["--limit-bytes-per-second", "300000"];
+    let mut command = backup_command(&server.listening, &backups, &slow);
+    let dying = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    until("some of it has come", || arrived(&backups) > 150_000);
+    server.signal("-KILL");
+    server.child.wait().unwrap();
+    assert!(!dying.wait_with_output().unwrap().status.success());
+    assert!(listed(&backups).is_empty());
+
+    let server = Server::with(&file);
+    back_up(&server, &backups);
+    is_sound(&backups);
+    server.terminate();
+    let server = restored(&backups, &folder.path().join("new"), &more);
+    let mut asking = client(&server);
+    for (key, value) in &model {
+        assert_eq!(ask(&mut asking, &format!("STRLEN {key}")), Reply::Integer(value.len() as i64), "{key}");
+        assert_eq!(ask(&mut asking, &format!("GET {key}")), Reply::Bulk(Some(value.clone())), "{key}");
+    }
+    let ratio: f64 = info(&mut asking, "store", "value_log_compression_ratio").parse().unwrap();
+    assert!(ratio > 2.0, "{ratio}: they are restored as they were stored");
+    assert_eq!(info(&mut asking, "store", "value_compression_dictionary"), dictionary);
+    server.terminate();
+}
+
 #[test]
 fn a_damaged_object_is_named_and_nothing_that_opens_is_made_of_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -123,6 +123,15 @@ pub struct ValueLogProperties {
     pub removed_bytes: u64,
 }
 
+impl ValueLogProperties {
+    /// How many times what is stored of them the values are that tables refer to; 1 where there are
+    /// none.
+    pub fn compression_ratio(&self) -> f64 {
+        let user = self.referenced_bytes + self.saved_bytes;
+        if self.referenced_bytes == 0 { 1.0 } else { user as f64 / self.referenced_bytes as f64 }
+    }
+}
+
 impl Removal {
     /// `newest_wal` is the newest that was there before the database was opened: segments found
     /// then can be named by none that came later.

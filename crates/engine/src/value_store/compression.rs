@@ -7,7 +7,10 @@
 //! not compressed, so that those of a store that is seldom written are so as well.
 //!
 //! Invariants: nobody waits for a training; a dictionary is in force only from the moment on where
-//! each further segment begins with it.
+//! each further segment that needs one begins with it. A thread that must not wait packs values of at
+//! most [`MAX_UNBLOCKED_PACK_BYTES`]: a write of longer ones it leaves to another.
+//!
+//! Memory: see [`StoreSettings::compression_memory_bytes`](crate::StoreSettings).
 //!
 //! Failure: a training that gives nothing, or a dictionary that cannot be used, leaves everything as
 //! it is.
@@ -34,8 +37,27 @@ use parking_lot::{Condvar, Mutex};
 use crate::background::BackgroundThread;
 use crate::duties::{ThreadDuties, thread_cpu};
 
-/// Memory of dictionaries that are not in force, beyond which the least used go: some ten of them.
-pub(crate) const MAX_DICTIONARY_BYTES: u64 = 1024 * 1024;
+/// Longer values are packed by threads that may wait: zstd takes 0.2 ms for so many bytes and 2.4 ms
+/// for 1 MiB, and handing a write on a tenth of one.
+const MAX_UNBLOCKED_PACK_BYTES: usize = 64 * 1024;
+
+/// Samples take no more than this share of the memory for compression; a training takes twice as much
+/// for a moment.
+const SAMPLE_SHARE: u64 = 8;
+
+/// From fewer bytes of samples no dictionary of a length that is of use is trained.
+const MIN_SAMPLE_BYTES: u64 = 128 * 1024;
+
+/// What dictionaries that are not in force may take of the memory for compression; beyond it those go
+/// that were not asked for longest. One takes some 40 KiB once a value was read with it.
+pub(crate) const fn dictionary_share(memory_bytes: u64) -> u64 {
+    memory_bytes / 4
+}
+
+/// The same of what threads keep.
+const fn thread_share(memory_bytes: u64) -> u64 {
+    memory_bytes / 2
+}
 
 /// zstd's lowest: higher ones store some percent less and take a digest six times as large (see
 /// docs/experiments/2026-11-28-value-compression.md).
@@ -68,6 +90,10 @@ pub struct CompressionProperties {
     pub dictionary: Option<DictionaryId>,
     /// Bytes of memory that dictionaries take.
     pub dictionary_memory_bytes: u64,
+    /// The same of what the threads of this process keep to pack and unpack values, whichever store's.
+    pub thread_memory_bytes: u64,
+    /// The same of samples, and while a training runs of what that takes.
+    pub training_memory_bytes: u64,
     /// Trainings since the store was opened.
     pub trainings: u64,
     /// Dictionaries among them that were better than the one before.
@@ -84,8 +110,11 @@ pub(crate) struct ValueCompression {
     samples: Mutex<Samples>,
     sample_bytes: usize,
     round_bytes: u64,
+    /// Whether a training runs.
+    is_training: AtomicBool,
     trainings: AtomicU64,
     installed: AtomicU64,
+    memory_bytes: u64,
     wanted: Mutex<Wanted>,
     changed: Condvar,
 }
@@ -104,15 +133,18 @@ struct Wanted {
 
 impl ValueCompression {
     /// Compresses nothing before it is [started](Self::start).
-    pub(crate) fn new(log: Arc<ValueLog>, parameters: &Parameters) -> Self {
+    pub(crate) fn new(log: Arc<ValueLog>, parameters: &Parameters, memory_bytes: u64) -> Self {
+        let samples = parameters.samples.0.min((memory_bytes / SAMPLE_SHARE).max(MIN_SAMPLE_BYTES));
         Self {
             log,
             codecs: [const { AtomicU8::new(Codec::None as u8) }; 2],
             counts: Default::default(),
             collects: AtomicBool::new(false),
             samples: Mutex::default(),
-            sample_bytes: usize::try_from(parameters.samples.0).unwrap_or(usize::MAX).min(training::MAX_SAMPLES_BYTES),
-            round_bytes: parameters.samples.0.clamp(1, MAX_ROUND_BYTES),
+            sample_bytes: usize::try_from(samples).unwrap_or(usize::MAX).min(training::MAX_SAMPLES_BYTES),
+            round_bytes: samples.clamp(1, MAX_ROUND_BYTES),
+            is_training: AtomicBool::new(false),
+            memory_bytes,
             trainings: AtomicU64::new(0),
             installed: AtomicU64::new(0),
             wanted: Mutex::default(),
@@ -127,6 +159,7 @@ impl ValueCompression {
         parameters: Parameters,
         duties: ThreadDuties,
     ) -> std::io::Result<BackgroundThread> {
+        compression::keep_at_most(thread_share(self.memory_bytes));
         // What the last process packed with.
         let resumed = match self.log.take_over_dictionary().map(|_| self.log.newest_method()) {
             None | Some(Method::None) => Codec::None,
@@ -145,6 +178,13 @@ impl ValueCompression {
         let appended = self.log.append_packed(ValueOrigin::Written, self.codec(Origin::Written), key, value)?;
         self.count(Origin::Written, appended.0);
         Ok(appended)
+    }
+
+    /// Whether a user's value of so many bytes is packed, and is too long for a thread that must not
+    /// wait.
+    #[inline]
+    pub(crate) fn packs_slowly(&self, value_bytes: usize) -> bool {
+        value_bytes > MAX_UNBLOCKED_PACK_BYTES && self.codec(Origin::Written) != compression::Codec::None
     }
 
     /// Appends a copy of the value whose record was read from where `pointer` leads.
@@ -234,9 +274,18 @@ impl ValueCompression {
             relocated: self.counts(Origin::Relocated),
             dictionary: self.log.dictionary().map(|dictionary| dictionary.id()),
             dictionary_memory_bytes: self.log.dictionary_memory(),
+            thread_memory_bytes: compression::thread_memory(),
+            training_memory_bytes: self.training_memory(),
             trainings: self.trainings.load(Ordering::Relaxed),
             installed_dictionaries: self.installed.load(Ordering::Relaxed),
         }
+    }
+
+    fn training_memory(&self) -> u64 {
+        // Who offers a sample has them for a moment, and what they take is not asked for by writers.
+        let samples = self.samples.lock().memory();
+        let training = if self.is_training.load(Ordering::Relaxed) { training::MAX_TRAINING_BYTES } else { 0 };
+        (samples + training) as u64
     }
 
     fn ask_to_stop(&self) {
@@ -281,6 +330,7 @@ impl Trainer {
             let codec = self.machine.used(origin);
             self.handle(Event::Stored { origin, codec, raw, stored });
         }
+        self.handle(Event::Holds(Bytes(self.shared.log.weighed_bytes())));
         if self.shared.has_samples() {
             self.handle(Event::SamplesReady);
         }
@@ -299,7 +349,9 @@ impl Trainer {
                     self.shared.collects.store(true, Ordering::Relaxed);
                 }
                 Command::Train => {
+                    self.shared.is_training.store(true, Ordering::Relaxed);
                     let trained = self.train();
+                    self.shared.is_training.store(false, Ordering::Relaxed);
                     self.handle(trained);
                 }
                 Command::Install => self.install(),

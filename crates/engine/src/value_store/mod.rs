@@ -43,7 +43,7 @@ use crate::log_check::Logs;
 use crate::options::Separation;
 use crate::space::admission::AdmissionControl;
 use crate::value_store::barrier::Barrier;
-use crate::value_store::compression::{CompressionProperties, MAX_DICTIONARY_BYTES, ValueCompression};
+use crate::value_store::compression::{CompressionProperties, ValueCompression, dictionary_share};
 use crate::value_store::replay::{Replay, ReplayOutcome};
 use crate::{Error, Result, StoreSettings, ValueLogProperties, identity, idle};
 
@@ -121,13 +121,15 @@ impl Opening {
             .with_synced_writes(settings.durability == Durability::Always)
             .with_mapped_reads(settings.mapped_read_bytes)
             .with_page_cache(settings.page_cache_bytes);
-        let log = if packs { log.with_packed_values(MAX_DICTIONARY_BYTES) } else { log };
+        let memory_bytes = settings.compression_memory_bytes;
+        let log = if packs { log.with_packed_values(dictionary_share(memory_bytes)) } else { log };
         let log = Arc::new(match settings.max_open_files {
             Some(most) => log.with_max_open(most as usize),
             None => log,
         });
         let parameters = settings.compression_parameters;
-        let compression = packs.then(|| (Arc::new(ValueCompression::new(log.clone(), &parameters)), mode, parameters));
+        let compression =
+            packs.then(|| (Arc::new(ValueCompression::new(log.clone(), &parameters, memory_bytes)), mode, parameters));
         if let Some(admission) = admission {
             admission.has_values(&log);
         }
@@ -247,6 +249,13 @@ impl ValueStore {
     #[inline]
     pub(crate) fn takes(&self, value_bytes: usize) -> bool {
         value_bytes >= self.min_bytes
+    }
+
+    /// Whether a user's value of this length is to be packed and takes longer for it than a thread may
+    /// that must not wait.
+    #[inline]
+    pub(crate) fn packs_slowly(&self, value_bytes: usize) -> bool {
+        self.compression.as_ref().is_some_and(|compression| compression.packs_slowly(value_bytes))
     }
 
     /// Appends the value of `key` and leaves in `stored` what goes to RocksDB instead. `header` is

@@ -57,6 +57,7 @@ pub fn compressing_early(mode: CompressionMode, settings: StoreSettings) -> Stor
         max_rest: Bytes(256 * 1024),
         written_byte_ns: 1e6,
         relocated_byte_ns: 1e6,
+        dictionaries: u64::MAX,
         ..PARAMETERS
     };
     StoreSettings { value_compression: mode, compression_parameters, ..settings }

@@ -428,6 +428,70 @@ fn values_of_all_lengths_are_what_they_were() {
     }
 }
 
+/// Packing it would hold up the clients of a thread.
+#[test]
+fn a_long_value_is_not_packed_by_a_thread_that_must_not_wait() {
+    const LONG: usize = 64 * 1024;
+    let no_wait = WriteOptions { no_wait: true, ..WriteOptions::default() };
+    let (_directory, store, mut model) = compressing(CompressionMode::Zstd);
+    // Whatever else it may have to wait for.
+    let written = |store: &Store, key: &[u8], value: &[u8]| {
+        (0..20).any(|_| match store.put_opt(key, value, no_wait) {
+            Ok(()) => true,
+            Err(Error::WouldBlock) => {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                false
+            }
+            Err(error) => panic!("{error}"),
+        })
+    };
+    for (bytes, is_written) in [(LONG, true), (LONG + 1, false), (1 << 20, false)] {
+        let (key, value) = (format!("long{bytes}").into_bytes(), telemetry(3, bytes));
+        assert_eq!(written(&store, &key, &value), is_written, "{bytes} bytes");
+        assert_eq!(store.get(&key).unwrap().is_some(), is_written);
+        // By one that may, it is packed.
+        let before = store.value_compression().unwrap().written;
+        put(&store, &mut model, key, value);
+        let after = store.value_compression().unwrap().written;
+        assert!((after.stored_bytes - before.stored_bytes) * 2 < after.raw_bytes - before.raw_bytes, "{after:?}");
+    }
+    assert_equals(&store, &model);
+    // Nor does it matter where nothing is packed.
+    let (_directory, store) = common::store(settings(CompressionMode::None));
+    assert!(written(&store, b"key", &telemetry(3, 1 << 20)));
+}
+
+/// Half of what it is given is of threads, a quarter of dictionaries.
+#[test]
+fn memory_for_compression_is_counted_and_little_of_it_suffices() {
+    const LITTLE: u64 = 256 * 1024;
+    let little = StoreSettings { compression_memory_bytes: LITTLE, ..settings(CompressionMode::Zstd) };
+    let (directory, store) = common::store(little.clone());
+    let path = directory.path().join("store");
+    let mut model = Model::new();
+    let first = until_compression(
+        &store,
+        |now| now.installed_dictionaries > 0 && now.written_by == Codec::Zstd,
+        |number| put(&store, &mut model, key(number % KEYS), telemetry(number, 300)),
+    );
+    assert!(first.dictionary_memory_bytes > 0);
+    let second = until_compression(
+        &store,
+        |now| now.dictionary != first.dictionary,
+        |number| put(&store, &mut model, format!("log{number:06}").into_bytes(), log_line(number)),
+    );
+    assert_eq!(second.trainings, store.value_compression().unwrap().trainings);
+    overwrite(&store, &mut model, 0..KEYS, 1);
+    assert_reads(&store, &model);
+    store.close().unwrap();
+    // Values of both are read, whichever dictionary goes for the other.
+    let store = Store::open(&path, OpenMode::Open, little).unwrap();
+    assert_reads(&store, &model);
+    let now = store.value_compression().unwrap();
+    // The one in force counts beside what others may take.
+    assert!(now.dictionary_memory_bytes < LITTLE, "{now:?}");
+}
+
 /// How long a value is stands beside its key: of segments that cannot be read nobody needs a byte.
 #[test]
 fn the_length_of_a_value_is_told_without_a_read_of_it() {

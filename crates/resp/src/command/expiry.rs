@@ -35,22 +35,22 @@ pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Returns the seconds until a key expires.",
         usage: "key",
-        ..command("ttl", 2, flag::READONLY, "1.0.0", |call| tell(call, Unit::SECONDS))
+        ..command("ttl", 2, flag::READONLY | flag::DESCRIBES, "1.0.0", |call| tell(call, Unit::SECONDS))
     },
     Command {
         summary: "Returns the milliseconds until a key expires.",
         usage: "key",
-        ..command("pttl", 2, flag::READONLY, "2.6.0", |call| tell(call, Unit::MILLISECONDS))
+        ..command("pttl", 2, flag::READONLY | flag::DESCRIBES, "2.6.0", |call| tell(call, Unit::MILLISECONDS))
     },
     Command {
         summary: "Returns when a key expires, in seconds since 1970.",
         usage: "key",
-        ..command("expiretime", 2, flag::READONLY, "7.0.0", |call| tell(call, Unit::AT_SECONDS))
+        ..command("expiretime", 2, flag::READONLY | flag::DESCRIBES, "7.0.0", |call| tell(call, Unit::AT_SECONDS))
     },
     Command {
         summary: "Returns when a key expires, in milliseconds since 1970.",
         usage: "key",
-        ..command("pexpiretime", 2, flag::READONLY, "7.0.0", |call| tell(call, Unit::AT_MILLISECONDS))
+        ..command("pexpiretime", 2, flag::READONLY | flag::DESCRIBES, "7.0.0", |call| tell(call, Unit::AT_MILLISECONDS))
     },
     Command {
         summary: "Removes the expiration of a key.",

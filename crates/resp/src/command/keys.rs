@@ -52,7 +52,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Returns the type of what a key holds.",
         usage: "key",
-        ..command("type", 2, flag::READONLY | flag::FAST, KeyPositions::FIRST, type_of)
+        ..command("type", 2, flag::READONLY | flag::FAST | flag::DESCRIBES, KeyPositions::FIRST, type_of)
     },
     Command {
         summary: "Renames a key, and overwrites the new name.",

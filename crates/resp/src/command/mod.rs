@@ -231,6 +231,9 @@ pub mod flag {
     /// It reads and may count members of a large sorted set, which is noted for all who ask later:
     /// what is counted must be there now, under the latch, and is not of a snapshot. Internal.
     pub const COUNTS_RANKS: u32 = 1 << 22;
+    /// It asks what is known of its key's value, without the value, which may have to be read and
+    /// decompressed. Internal.
+    pub const DESCRIBES: u32 = 1 << 23;
     /// It is executed between `MULTI` and `EXEC`, not queued. Internal.
     pub const NOT_QUEUED: u32 = 1 << 18;
     /// Its arguments may include passwords, which are logged nowhere. Internal.

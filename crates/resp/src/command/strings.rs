@@ -105,7 +105,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Returns the length of a string.",
         usage: "key",
-        ..command("strlen", 2, flag::READONLY | flag::FAST, "2.2.0", length)
+        ..command("strlen", 2, flag::READONLY | flag::FAST | flag::DESCRIBES, "2.2.0", length)
     },
     GETRANGE,
     Command {

@@ -7,7 +7,7 @@ use crate::command::{KeyPositions, flag, table};
 use ecotone_keyspace::MAX_PREFETCH_KEYS;
 
 /// The keys of the requests that `bytes` begin with: up to the first that does more than to read
-/// one key, or takes its latch.
+/// one key, or takes its latch, or does with what is known of the value without reading it.
 pub(super) fn read_keys(bytes: &[u8]) -> Vec<&[u8]> {
     let (mut keys, mut rest) = (Vec::new(), bytes);
     while keys.len() < MAX_PREFETCH_KEYS
@@ -23,7 +23,7 @@ fn read_key(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (arguments @ 2.., rest) = number(bytes, b'*')? else { return None };
     let (name, rest) = argument(rest)?;
     let command = table::find(name)?;
-    let only_reads = command.flags & (flag::READONLY | flag::LATCHES | flag::WAITS) == flag::READONLY;
+    let only_reads = command.flags & (flag::READONLY | flag::LATCHES | flag::WAITS | flag::DESCRIBES) == flag::READONLY;
     if !only_reads || command.keys != KeyPositions::FIRST {
         return None;
     }
@@ -59,10 +59,12 @@ mod tests {
     #[test]
     fn a_row_ends_where_a_request_does_more_or_looks_unusual() {
         let read =
-            b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n*3\r\n$4\r\nhget\r\n$1\r\nb\r\n$1\r\nf\r\n*2\r\n$3\r\nTTL\r\n$0\r\n\r\n";
+            b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n*3\r\n$4\r\nhget\r\n$1\r\nb\r\n$1\r\nf\r\n*2\r\n$3\r\nGET\r\n$0\r\n\r\n";
         let keys: [&[u8]; 3] = [b"a", b"b", b""];
         for behind in [
             &b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\nv\r\n"[..],
+            b"*2\r\n$6\r\nSTRLEN\r\n$1\r\na\r\n*2\r\n$3\r\nGET\r\n$1\r\na\r\n",
+            b"*2\r\n$3\r\nTTL\r\n$1\r\na\r\n",
             b"*2\r\n$4\r\nMGET\r\n$1\r\na\r\n",
             b"GET a\r\n",
             b"*2\r\n$3\r\nGET\r\n$1\r\n",

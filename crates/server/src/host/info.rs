@@ -85,7 +85,7 @@ pub(super) fn store(store: &Store, keys: Option<u64>) -> Lines {
             line("value_log_removed_bytes_total", values.removed_bytes),
             line("value_log_throttled_ms_total", values.throttled_ms),
             line("value_log_user_bytes", values.referenced_bytes + values.saved_bytes),
-            line("value_log_compression_ratio", format!("{:.3}", compression_ratio(&values))),
+            line("value_log_compression_ratio", format!("{:.3}", values.compression_ratio())),
         ]);
     }
     lines.extend(store.value_compression().iter().flat_map(of_compression));
@@ -106,12 +106,6 @@ pub(super) fn store(store: &Store, keys: Option<u64>) -> Lines {
     lines
 }
 
-/// How many times what is stored of them the values are that tables refer to.
-fn compression_ratio(values: &ValueLogProperties) -> f64 {
-    let user = values.referenced_bytes + values.saved_bytes;
-    if values.referenced_bytes == 0 { 1.0 } else { user as f64 / values.referenced_bytes as f64 }
-}
-
 fn of_compression(values: &CompressionProperties) -> Lines {
     let dictionary = values.dictionary.map_or_else(|| "none".to_owned(), |id| id.to_string());
     vec![
@@ -121,6 +115,8 @@ fn of_compression(values: &CompressionProperties) -> Lines {
         line("value_compression_stored_bytes_total", values.written.stored_bytes),
         line("value_compression_dictionary", dictionary),
         line("value_compression_dictionary_memory_bytes", values.dictionary_memory_bytes),
+        line("value_compression_thread_memory_bytes", values.thread_memory_bytes),
+        line("value_compression_training_memory_bytes", values.training_memory_bytes),
         line("value_compression_trainings_total", values.trainings),
         line("value_compression_dictionaries_total", values.installed_dictionaries),
     ]

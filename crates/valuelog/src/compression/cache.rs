@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 
 use super::dictionary::{Dictionary, DictionaryError, DictionaryId};
 
-/// What a cache holds unless it is told otherwise: a dozen dictionaries, digested for reading.
+/// What a cache holds unless it is told otherwise: some fifty dictionaries, digested for reading.
 pub const DEFAULT_CACHE_BYTES: u64 = 2 * 1024 * 1024;
 
 /// See the module.

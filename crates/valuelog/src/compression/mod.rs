@@ -10,11 +10,14 @@
 //!   that length, and for a context whose size no packed value decides.
 //! - What does not shrink by an eighth is stored as it is: reading it would cost more than it
 //!   saves.
+//! - What threads keep for the next value is counted, over all of the process
+//!   ([`thread_memory`]), and within a bound: of one thread [`MAX_THREAD_BYTES`], of all together
+//!   what [`keep_at_most`] says. A thread that has done its value when that is exceeded keeps nothing.
 //!
 //! Failure: where a context cannot be had values are stored as they are, and packed ones are errors
 //! of their reader. Nothing here locks anything that another value could wait for.
 //!
-//! Threads: each has contexts of its own, which it keeps for values of at most
+//! Threads: each has contexts and a buffer of its own, which it keeps for values of at most
 //! [`MAX_KEPT_CONTEXT_VALUE_BYTES`].
 
 pub mod cache;
@@ -22,6 +25,7 @@ pub mod dictionary;
 pub mod training;
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use ecotone_io::zstd::Level;
 use ecotone_io::{lz4, zstd};
@@ -30,7 +34,28 @@ use dictionary::{Dictionary, DictionaryId};
 
 /// For longer values a context is made for each: it takes a few times as much as the value, and
 /// would lie about in every thread that once had to do with one.
-pub const MAX_KEPT_CONTEXT_VALUE_BYTES: usize = 256 * 1024;
+pub const MAX_KEPT_CONTEXT_VALUE_BYTES: usize = 64 * 1024;
+
+/// What one thread keeps at most: zstd's contexts take 300 KiB (level 1) to 600 (3) and 94 to unpack,
+/// LZ4's 16 KiB, and the buffer twice the longest value that it is kept for.
+pub const MAX_THREAD_BYTES: u64 = 1024 * 1024;
+
+/// What all threads keep together unless [`keep_at_most`] says otherwise: of two dozen of them that
+/// deal with values of a kilobyte everything, at some 200 KiB each.
+pub const DEFAULT_KEPT_BYTES: u64 = 8 * 1024 * 1024;
+
+static KEPT_BYTES: AtomicU64 = AtomicU64::new(0);
+static MAX_KEPT_BYTES: AtomicU64 = AtomicU64::new(DEFAULT_KEPT_BYTES);
+
+/// Bytes of memory that the threads of this process keep to pack and unpack values.
+pub fn thread_memory() -> u64 {
+    KEPT_BYTES.load(Ordering::Relaxed)
+}
+
+/// So many bytes they keep from now on, and for a moment more: as many as are in use.
+pub fn keep_at_most(bytes: u64) {
+    MAX_KEPT_BYTES.store(bytes, Ordering::Relaxed);
+}
 
 /// Shorter values are stored as they are: what a packed one has in its header more than another is
 /// most of what it could save.
@@ -109,15 +134,72 @@ struct Contexts {
     unzstd: Option<zstd::Decompressor>,
 }
 
+/// What a thread keeps of one kind, and what is counted of it.
+struct Kept<T> {
+    it: T,
+    bytes: usize,
+}
+
+impl<T: Default> Kept<T> {
+    /// It takes so many bytes now. It goes where all threads together keep too much.
+    fn takes(&mut self, bytes: usize) {
+        let before = std::mem::replace(&mut self.bytes, bytes) as u64;
+        let others = KEPT_BYTES.fetch_add((bytes as u64).wrapping_sub(before), Ordering::Relaxed).wrapping_sub(before);
+        if others.wrapping_add(bytes as u64) > MAX_KEPT_BYTES.load(Ordering::Relaxed) && bytes > 0 {
+            self.it = T::default();
+            self.takes(0);
+        }
+    }
+}
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        KEPT_BYTES.fetch_sub(self.bytes as u64, Ordering::Relaxed);
+    }
+}
+
 thread_local! {
-    static CONTEXTS: RefCell<Contexts> = const { RefCell::new(Contexts { zstd: None, lz4: None, unzstd: None }) };
+    static CONTEXTS: RefCell<Kept<Contexts>> = const {
+        RefCell::new(Kept { it: Contexts { zstd: None, lz4: None, unzstd: None }, bytes: 0 })
+    };
+    /// What a value is packed to, or unpacked to.
+    static BUFFER: RefCell<Kept<Vec<u8>>> = const { RefCell::new(Kept { it: Vec::new(), bytes: 0 }) };
+}
+
+impl Contexts {
+    fn bytes(&self) -> usize {
+        self.zstd.as_ref().map_or(0, zstd::Compressor::bytes)
+            + self.lz4.as_ref().map_or(0, lz4::Compressor::bytes)
+            + self.unzstd.as_ref().map_or(0, zstd::Decompressor::bytes)
+    }
 }
 
 /// Calls `work` with this thread's contexts, or for a long value with new ones.
 fn with_contexts<R>(value_bytes: usize, work: impl FnOnce(&mut Contexts) -> R) -> R {
     match value_bytes > MAX_KEPT_CONTEXT_VALUE_BYTES {
         true => work(&mut Contexts::default()),
-        false => CONTEXTS.with_borrow_mut(work),
+        false => CONTEXTS.with_borrow_mut(|kept| {
+            let done = work(&mut kept.it);
+            kept.takes(kept.it.bytes());
+            done
+        }),
+    }
+}
+
+/// Calls `work` with an empty buffer: this thread's, unless what is to be put there is long. Another
+/// one may be left in its place.
+pub(crate) fn with_buffer<R>(bytes: usize, work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    match bytes > MAX_KEPT_CONTEXT_VALUE_BYTES {
+        true => work(&mut Vec::new()),
+        false => BUFFER.with_borrow_mut(|kept| {
+            kept.it.clear();
+            let done = work(&mut kept.it);
+            if kept.it.capacity() > 2 * MAX_KEPT_CONTEXT_VALUE_BYTES {
+                kept.it = Vec::new();
+            }
+            kept.takes(kept.it.capacity());
+            done
+        }),
     }
 }
 

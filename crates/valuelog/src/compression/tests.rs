@@ -83,6 +83,46 @@ fn long_values_and_any_thread_have_contexts() {
     });
 }
 
+/// What this thread is counted to keep.
+fn kept_here() -> u64 {
+    (CONTEXTS.with_borrow(|kept| kept.bytes) + BUFFER.with_borrow(|kept| kept.bytes)) as u64
+}
+
+#[test]
+fn what_a_thread_keeps_is_counted_and_bounded_and_nothing_where_all_keep_too_much() {
+    let dictionaries = [None, Some(trained(16 * 1024))];
+    let all_kinds = move || {
+        for dictionary in &dictionaries {
+            for length in [300, 5000, MAX_KEPT_CONTEXT_VALUE_BYTES, MAX_KEPT_CONTEXT_VALUE_BYTES + 1, 1 << 20] {
+                for codec in CODECS {
+                    let value = telemetry(7, length);
+                    with_buffer(length, |bytes| {
+                        if let Some(stored) = pack(codec, dictionary.as_ref(), &value, bytes) {
+                            let mut read = Vec::new();
+                            unpack(stored, dictionary.as_ref(), bytes, &mut read).unwrap();
+                            // As a reader leaves it: the value takes the place of what it was packed to.
+                            *bytes = read;
+                        }
+                    });
+                    assert!(kept_here() <= MAX_THREAD_BYTES, "{} bytes after {length}", kept_here());
+                }
+            }
+        }
+    };
+    // The bound is of the process: other tests go on without what it does not let them keep.
+    std::thread::spawn(move || {
+        all_kinds();
+        let least = 100 * 1024;
+        assert!(kept_here() > least && thread_memory() >= kept_here());
+        keep_at_most(least / 4);
+        all_kinds();
+        keep_at_most(DEFAULT_KEPT_BYTES);
+        assert!(kept_here() <= least / 4, "{} bytes", kept_here());
+    })
+    .join()
+    .unwrap();
+}
+
 #[test]
 fn a_dictionary_is_needed_and_no_other_will_do() {
     let (one, other) = (trained(16 * 1024), trained(8 * 1024));

@@ -33,7 +33,7 @@ const SPLIT: usize = 4;
 
 /// The length that a dictionary is trained to, unless there is a reason for another. On telemetry of
 /// one kind 4 KiB do the same, and 112 KiB nothing more; a store has a few kinds. It packs to a few
-/// KiB, of the shortest segment a thousandth (measured: see below).
+/// KiB, a thousandth of a segment of 4 MiB (measured: see below).
 pub const DEFAULT_DICTIONARY_BYTES: usize = 16 * 1024;
 
 /// Of pieces of this length a dictionary is put together (measured on telemetry; see
@@ -44,6 +44,10 @@ const COUNTERS_LOG: u32 = 18;
 
 /// Memory of the counters of one training.
 pub const COUNTERS_BYTES: usize = 4 << COUNTERS_LOG;
+
+/// Memory of one training beside its samples: their two parts, the counters and a half as much again
+/// for what was seen of a piece, the dictionary and zstd's contexts of level 3 for one of its length.
+pub const MAX_TRAINING_BYTES: usize = MAX_SAMPLES_BYTES + COUNTERS_BYTES * 3 / 2 + 1024 * 1024;
 
 /// Values of a store, one in so many; which ones their number decides, so that no rhythm of the
 /// writer's is met.
@@ -114,6 +118,11 @@ impl Samples {
     /// Their bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Bytes of memory that they take.
+    pub fn memory(&self) -> usize {
+        self.bytes.capacity() + self.each.capacity() * size_of::<(u64, usize)>()
     }
 
     /// Each of them.

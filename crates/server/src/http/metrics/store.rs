@@ -1,6 +1,6 @@
 //! The store: tree, writers, value log, space.
 
-use ecotone_engine::{DedupProperties, FreeSpace, ValueLogProperties};
+use ecotone_engine::{Codec, CompressionProperties, DedupProperties, FreeSpace, ValueLogProperties};
 
 use super::page::Page;
 use crate::http::status::ServingParts;
@@ -12,6 +12,7 @@ pub(super) fn write(page: &mut Page, sample: Option<&ServerSample>, parts: Optio
     tree(page, sample);
     work(page, sample);
     values(page, sample.and_then(|sample| sample.values.as_ref()));
+    compression(page, sample.and_then(|sample| sample.compression.as_ref()));
     duplicates(page, sample.and_then(|sample| sample.dedup.as_ref()));
     space(page, sample, sample.and_then(|sample| sample.room.as_ref()));
 }
@@ -253,6 +254,11 @@ fn values(page: &mut Page, values: Option<&ValueLogProperties>) {
         page.counter(name, help, value);
     }
     page.gauge(
+        "ecotone_value_log_compression_ratio",
+        "How many times what is stored of them the values are that a table references: `ecotone_value_log_user_bytes` for each of `ecotone_value_log_referenced_bytes`.",
+        values.map(ValueLogProperties::compression_ratio),
+    );
+    page.gauge(
         "ecotone_value_log_gc_ratio",
         "The ratio of the bytes of all segments to those that may live at which garbage collection is forced: higher while writers are throttled, as far as burst credit goes, lower as space gets short.",
         values.map(|of| of.ratio_per_mille as f64 / 1e3),
@@ -262,6 +268,61 @@ fn values(page: &mut Page, values: Option<&ValueLogProperties>) {
         "Time for which writers were throttled so that garbage collection keeps up, summed over writers.",
         values.map(|of| of.throttled_ms as f64 / 1e3),
     );
+}
+
+fn compression(page: &mut Page, compression: Option<&CompressionProperties>) {
+    const CODECS: [Codec; 3] = [Codec::None, Codec::Lz4, Codec::Zstd];
+    let codecs = compression.into_iter().flat_map(|of| {
+        let origins = [("written", of.written_by), ("relocated", of.relocated_by)];
+        origins
+            .into_iter()
+            .flat_map(|(origin, used)| CODECS.into_iter().map(move |codec| ([origin, codec.name()], codec == used)))
+    });
+    page.gauges(
+        "ecotone_value_compression_codec",
+        "1 for the codec by which separated values are compressed that clients write, and those that garbage collection moves.",
+        ["origin", "codec"],
+        codecs,
+    );
+    let by_origin = |of: &CompressionProperties| [("written", of.written), ("relocated", of.relocated)];
+    page.counters(
+        "ecotone_value_compression_user_bytes_total",
+        "Bytes of separated values, before they were compressed, that were written or moved since the store was opened.",
+        ["origin"],
+        compression.into_iter().flat_map(by_origin).map(|(origin, of)| ([origin], of.raw_bytes)),
+    );
+    page.counters(
+        "ecotone_value_compression_stored_bytes_total",
+        "Bytes that were stored of them.",
+        ["origin"],
+        compression.into_iter().flat_map(by_origin).map(|(origin, of)| ([origin], of.stored_bytes)),
+    );
+    page.gauges(
+        "ecotone_value_compression_memory_bytes",
+        "Memory for compressing values: dictionaries, what threads keep to compress and decompress, and samples with a training that runs.",
+        ["of"],
+        compression.into_iter().flat_map(|of| {
+            [
+                (["dictionaries"], of.dictionary_memory_bytes),
+                (["threads"], of.thread_memory_bytes),
+                (["trainings"], of.training_memory_bytes),
+            ]
+        }),
+    );
+    for (name, help, value) in [
+        (
+            "ecotone_value_compression_trainings_total",
+            "Trainings of a dictionary since the store was opened.",
+            compression.map(|of| of.trainings),
+        ),
+        (
+            "ecotone_value_compression_dictionaries_total",
+            "Dictionaries among them that took the place of the one before.",
+            compression.map(|of| of.installed_dictionaries),
+        ),
+    ] {
+        page.counter(name, help, value);
+    }
 }
 
 fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
