@@ -75,7 +75,7 @@ leader() { control "$1" leader; }
 three_vote() { [ "$(control a voters)" = a,b,c ] && [ "$(control a servers_active)" = 3 ]; }
 follows() { [ -n "$(leader "$first")" ]; }
 another_leads() { [ -n "$(leader "$other")" ] && [ "$(leader "$other")" != "$first" ]; }
-all_are_told() { local name; for name in a b c; do [ "$(control $name shards)" = 6 ]; done; }
+all_serve() { local name; for name in a b c; do client $name cluster info | grep -q "^cluster_slots_ok:16384"; done; }
 client() { redis-cli -c -h 127.0.0.1 -p "${clients[$1]##*:}" "${@:2}"; }
 
 echo
@@ -90,7 +90,7 @@ done
 await 'three servers vote' three_vote
 echo "  a, b and c vote; $(leader a) leads"
 say cluster create "${clients[b]}" --shards 6
-await 'all servers know the shards' all_are_told
+await 'all servers serve their shards' all_serve
 
 echo '  > redis-cli -c set key:1 ... key:60'
 for key in $(seq 60); do

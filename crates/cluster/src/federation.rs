@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ecotone_energy::ThreadDuties;
@@ -30,6 +30,7 @@ use ecotone_transport::wire::worker_server::WorkerServer;
 use ecotone_transport::wire::{EnrollReply, EnrollRequest};
 use ecotone_types::ServerId;
 use ecotone_types::{Duty, DutyObserver};
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -63,10 +64,29 @@ const CONNECTIONS_WAITING: usize = 64;
 /// How often outputs that no owner came for are removed.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How the compactions of one store are placed: RocksDB numbers those of each store from the
+/// beginning, so a store has one of its own.
+#[derive(Clone)]
+pub struct StoreOffload(Arc<OwnerSide>);
+
+impl StoreOffload {
+    /// What the store's options need.
+    pub fn offload(&self) -> Arc<dyn CompactionOffload> {
+        self.0.clone()
+    }
+
+    /// To be called with every compaction that the store reports: the models learn from those that
+    /// ran here.
+    pub fn compaction_finished(&self, event: &CompactionFinished) {
+        self.0.compaction_finished(event);
+    }
+}
+
 /// One server's part in a federation. Stops when dropped.
 pub struct Federation {
     member: Arc<Member>,
-    owner: Arc<OwnerSide>,
+    /// Of the stores whose compactions are placed.
+    owners: Mutex<Vec<Weak<OwnerSide>>>,
     membership: Option<Arc<Membership>>,
     runtime: Option<Runtime>,
 }
@@ -185,8 +205,7 @@ impl Federation {
             policy = %member.options.policy.policy,
             "in the federation"
         );
-        let owner = Arc::new(OwnerSide::new(member.clone()));
-        Ok(Federation { member, owner, membership, runtime: Some(runtime) })
+        Ok(Federation { member, owners: Mutex::default(), membership, runtime: Some(runtime) })
     }
 
     /// This server's part in the control plane; `None` where it has no identity.
@@ -199,9 +218,13 @@ impl Federation {
         self.member.own_address()
     }
 
-    /// What the store's options need to have its compactions placed.
-    pub fn offload(&self) -> Arc<dyn CompactionOffload> {
-        self.owner.clone()
+    /// Places the compactions of one more store.
+    pub fn store_offload(&self) -> StoreOffload {
+        let owner = Arc::new(OwnerSide::new(self.member.clone()));
+        let mut owners = self.owners.lock();
+        owners.retain(|owner| owner.strong_count() > 0);
+        owners.push(Arc::downgrade(&owner));
+        StoreOffload(owner)
     }
 
     /// Where the server's load is read from now on. Called once, when its store is open; later
@@ -215,12 +238,6 @@ impl Federation {
     /// network.
     pub fn load_measured(&self) {
         reports::measured(&self.member);
-    }
-
-    /// To be called with every compaction that the store reports: the models learn from those that
-    /// ran here.
-    pub fn compaction_finished(&self, event: &CompactionFinished) {
-        self.owner.compaction_finished(event);
     }
 
     /// Counters since the start.
@@ -247,7 +264,7 @@ impl Federation {
 
 impl Drop for Federation {
     fn drop(&mut self) {
-        self.owner.cancel_all();
+        self.owners.lock().iter().filter_map(Weak::upgrade).for_each(|owner| owner.cancel_all());
         self.member.worker.cancel_all();
         self.member.worker.wait_for_threads(STOP_TIMEOUT);
         if let Some(runtime) = self.runtime.take() {

@@ -39,7 +39,7 @@ pub use config::{Limits, Options};
 pub use ecotone_transport::PROTOCOL_VERSION;
 pub use ecotone_transport::enrollment::Introduction;
 pub use error::{Error, Result};
-pub use federation::{Federation, join_federation};
+pub use federation::{Federation, StoreOffload, join_federation};
 pub use finished_jobs::{JobEnded, JobObserver, JobOutcome};
 pub use statistics::FederationStatistics;
 pub use worker_jobs::free_bytes;

@@ -62,7 +62,7 @@ struct LocalRun {
     reason: LocalReason,
 }
 
-/// The federation's side of a store's compactions. Give it to the store's options.
+/// The federation's side of one store's compactions. Give it to the store's options.
 pub(crate) struct OwnerSide {
     member: Arc<Member>,
     canceled: AtomicBool,

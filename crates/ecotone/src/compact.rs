@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let folder = Path::new(&arguments.what);
     let is_folder = folder.is_dir() || arguments.what.contains('/');
     let outcome = if is_folder {
-        of_folder(&store_in(folder), store_options(arguments.config.as_deref()), &spinner)
+        of_folder(&store_in(folder)?, store_options(arguments.config.as_deref()), &spinner)
     } else {
         of_server(&with_port(&arguments.what), arguments.password.password()?.as_deref(), &spinner)
     };

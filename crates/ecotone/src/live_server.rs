@@ -14,6 +14,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use ecotone_bench::target::resp::{Bounds, Broken, Client, Limits, Reply, ServerAddress};
 use ecotone_engine::{LockHolder, holder};
 use ecotone_server::addresses::{self, Addresses};
+use ecotone_server::stores_of_server;
 
 /// Bounds of what a server is asked here: a report of a thousand findings, or of all segments of a
 /// large store, is the longest reply.
@@ -77,35 +78,57 @@ enum Listens {
 }
 
 /// Finds out what is at `argument`: the folder of a store or of a server, or the address of one.
-pub(crate) fn locate(argument: &Path) -> StoreLocation {
-    let store = store_in(argument);
+///
+/// # Errors
+///
+/// As [`store_in`].
+pub(crate) fn locate(argument: &Path) -> Result<StoreLocation> {
+    let store = store_in(argument)?;
     if !store.exists()
         && let Some(address) = argument.to_str().filter(|text| is_address(text))
     {
-        return StoreLocation::Server(LiveServer { store: None, listens: Some(Listens::At(address.to_owned())) });
+        return Ok(StoreLocation::Server(LiveServer { store: None, listens: Some(Listens::At(address.to_owned())) }));
     }
     let pid = match holder(&store) {
         Some(LockHolder::AnotherProcess { pid }) => pid,
-        Some(LockHolder::ThisProcess) | None => return StoreLocation::Store(store),
+        Some(LockHolder::ThisProcess) | None => return Ok(StoreLocation::Store(store)),
     };
-    // The server's folder, whichever of the two was named.
-    let folders = [Some(argument), store.parent()].into_iter().flatten();
+    // The server's folder, whichever was named: a store lies in it, or in its folder of shards.
+    let above = store.parent();
+    let folders = [Some(argument), above, above.and_then(Path::parent)].into_iter().flatten();
     let said = pid.and_then(|pid| folders.into_iter().find_map(|folder| addresses::of(folder, pid)));
-    StoreLocation::Server(LiveServer {
+    Ok(StoreLocation::Server(LiveServer {
         store: Some((store, pid)),
         listens: said.map(|said| Listens::Said(Box::new(said))),
-    })
+    }))
 }
 
 /// `folder`, or the store in it where it is the folder of a server (`ecotone serve --dir`), which
 /// is no store itself.
-pub(crate) fn store_in(folder: &Path) -> PathBuf {
+///
+/// # Errors
+///
+/// The server has several shards, each with a store: names them.
+pub(crate) fn store_in(folder: &Path) -> Result<PathBuf> {
     // Of one that may not be read whoever opens it says so.
     let is_there =
         |path: PathBuf| path.try_exists().unwrap_or_else(|error| error.kind() == ErrorKind::PermissionDenied);
     let is_store = |folder: &Path| SIGNS.iter().any(|sign| is_there(folder.join(sign)));
-    let within = folder.join("store");
-    if !is_store(folder) && is_store(&within) { within } else { folder.to_path_buf() }
+    if is_store(folder) {
+        return Ok(folder.to_path_buf());
+    }
+    let mut within = stores_of_server(folder);
+    within.retain(|store| is_store(store));
+    match &within[..] {
+        [] => Ok(folder.to_path_buf()),
+        [only] => Ok(only.clone()),
+        several => bail!(
+            "{} is the folder of a server with {} shards, each with a store of its own: name one of them: {}",
+            folder.display(),
+            several.len(),
+            several.iter().map(|store| store.display().to_string()).collect::<Vec<_>>().join(", ")
+        ),
+    }
 }
 
 /// Whether it can be `HOST:PORT`.
@@ -248,6 +271,23 @@ impl Connected {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_has_one_store_or_each_must_be_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |within: &str| folder.path().join(within);
+        let make = |within: &str| {
+            std::fs::create_dir_all(path(within)).unwrap();
+            std::fs::write(path(within).join(SIGNS[0]), "").unwrap();
+        };
+        assert_eq!(store_in(folder.path()).unwrap(), folder.path());
+        make("shards/7");
+        assert_eq!(store_in(folder.path()).unwrap(), path("shards/7"));
+        make("store");
+        let said = store_in(folder.path()).unwrap_err().to_string();
+        assert!(said.contains("2 shards") && said.contains("store, ") && said.ends_with("shards/7"), "{said}");
+        assert_eq!(store_in(&path("shards/7")).unwrap(), path("shards/7"));
+    }
 
     #[test]
     fn an_address_is_told_from_a_folder() {

@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let store = match live_server::locate(&arguments.dir) {
+    let store = match live_server::locate(&arguments.dir)? {
         StoreLocation::Store(store) => store,
         StoreLocation::Server(server) => {
             bail!("{}: stop it first; `ecotone verify` asks it whether there is anything to repair", server.in_use())

@@ -19,6 +19,7 @@ use ecotone_bench::driver::{Driver, Outcome, Running};
 use ecotone_bench::measure::{ProcessUsage, directory_bytes};
 use ecotone_bench::target::EngineTarget;
 use ecotone_bench::workload::{OperationKind, Preload, ValueKind, Workload, WorkloadOptions};
+use ecotone_engine::Store;
 use ecotone_server::config::{Config, FILE_VARIABLE, Kind, ValueOrigin, commented_file, keys};
 use ecotone_server::record::{Final, Latency, Ready, Record};
 use ecotone_server::{
@@ -171,7 +172,9 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     }
     let daemon = start(options, &config, sink.clone())?;
     let name = daemon.name().to_owned();
-    let was_empty = daemon.store().properties()?.last_sequence == 0;
+    let sequences =
+        daemon.stores().iter().map(|store| Ok(store.properties()?.last_sequence)).collect::<Result<Vec<_>>>()?;
+    let was_empty = sequences.iter().all(|sequence| *sequence == 0);
     if let Some(workload) = workload.as_ref().filter(|workload| workload.preloads()) {
         supervisor.notify("STATUS=filling the store");
         load(&daemon, workload, &signals)?;
@@ -428,10 +431,20 @@ impl Arguments {
 /// Fills the store before workloads that read what they did not write, with the keys that they
 /// read; or until a signal comes.
 fn load(daemon: &Daemon, workload: &WorkloadOptions, signals: &Signals) -> Result<()> {
-    let target = Arc::new(EngineTarget::of(daemon.store().clone()));
+    let target = Arc::new(EngineTarget::of(store_of_workload(daemon)?));
     Driver::fill(target, workload.clone(), Some(daemon.duties()), signals.wanted().clone())
         .context("filling the store")?;
     Ok(())
+}
+
+/// A workload inside the server works with one store.
+fn store_of_workload(daemon: &Daemon) -> Result<Arc<Store>> {
+    daemon.only_store().context("a workload inside the server needs exactly one shard there")
+}
+
+/// What the folders of all stores take; `None` where one cannot be read.
+fn bytes_of_stores(daemon: &Daemon) -> Option<u64> {
+    daemon.stores().iter().map(|store| directory_bytes(store.directory()).ok()).sum()
 }
 
 /// What a workload did, and what the server knows of the time until it ended.
@@ -454,7 +467,7 @@ fn drive(
         (false, true) => Preload::Automatic,
         (_, false) => Preload::Existing,
     };
-    let target = Arc::new(EngineTarget::of(daemon.store().clone()));
+    let target = Arc::new(EngineTarget::of(store_of_workload(daemon)?));
     // The mutex is for sharing only: the monitor samples once a second.
     let running = Arc::new(Mutex::new(Driver::start(target, workload, Some(daemon.duties()))?));
     let watched = Arc::downgrade(&running);
@@ -472,7 +485,7 @@ fn drive(
         }
     }
     let sums = daemon.sums();
-    let bytes_directory = directory_bytes(daemon.store().directory()).ok();
+    let bytes_directory = bytes_of_stores(daemon);
     let mut running = running;
     // The monitor holds it only for the moment of a sample.
     let running = loop {
@@ -489,13 +502,13 @@ fn drive(
 /// Counts what clients ask for from now until `stop`.
 fn watch_clients(daemon: &Daemon, server: String, control: &Receiver<ControlEvent>) -> Result<(Final, WaitOutcome)> {
     let (began, usage) = (Instant::now(), ProcessUsage::now());
-    let written_before = daemon.store().counters().user_bytes();
+    let written_before = daemon.counters().user_bytes();
     let before = daemon.begin_requests().context("no clients are served")?;
     let outcome = wait_for(control, daemon, "stop")?;
     let (sums, seconds) = (daemon.sums(), began.elapsed().as_secs_f64());
     let asked = daemon.requests().unwrap_or_default().since(&before);
-    let bytes_user = daemon.store().counters().user_bytes().saturating_sub(written_before);
-    let bytes_directory = directory_bytes(daemon.store().directory()).ok();
+    let bytes_user = daemon.counters().user_bytes().saturating_sub(written_before);
+    let bytes_directory = bytes_of_stores(daemon);
     let progress = asked.progress();
     let counted = Final {
         ops: progress.ops,

@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let space = match live_server::locate(&arguments.dir) {
+    let space = match live_server::locate(&arguments.dir)? {
         StoreLocation::Store(store) => {
             let store = Store::open(&store, OpenMode::ReadOnly, StoreSettings::default())?;
             let mut space = space(&store)?;

@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let (place, report) = match live_server::locate(&arguments.dir) {
+    let (place, report) = match live_server::locate(&arguments.dir)? {
         StoreLocation::Store(store) => {
             let spinner = Spinner::start();
             let report = verify(&store, |checking| spinner.say(inspection::describe(checking)))?;

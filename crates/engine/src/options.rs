@@ -95,7 +95,8 @@ pub struct StoreSettings {
     /// The limit of memory for block cache and memtables together, for this store alone; at least
     /// 4 MiB. `None`: a block cache of 64 MiB of the store's own, and memtables of
     /// `memtable_bytes` times `memtable_count` beside it. A
-    /// [`MemoryLimit`](crate::StoreBuilder::memory) that stores share goes before it.
+    /// [`MemoryLimit`](crate::StoreBuilder::memory) that stores share goes before it; what a store
+    /// keeps beside both goes by this number then.
     pub memory_limit_bytes: Option<u64>,
     /// Bytes of rows that are kept in memory by their keys, beside that limit: short values, and
     /// the places of those separated, with the value itself where that is no longer than 2 KiB and was

@@ -1,11 +1,12 @@
 //! What a store says of itself: its state now, and what it has done.
 
+use std::ops::AddAssign;
+
 use rust_rocksdb::statistics::Ticker;
 use rust_rocksdb::{ColumnFamilyMetaDataOptions, DB, Options, properties};
 
 use crate::compaction::jobs::Totals;
 use crate::family::DataFamily;
-use crate::row_cache::RowCache;
 use crate::space::admission::AdmissionControl;
 use crate::stall::StallClock;
 use crate::{DedupProperties, Result, StallCondition};
@@ -58,7 +59,7 @@ pub struct StoreProperties {
     pub table_bytes: u64,
     /// Bytes in the block cache; of all stores that share it.
     pub block_cache_bytes: u64,
-    /// Bytes in the row cache.
+    /// Bytes in the row cache; none where that is shared.
     pub row_cache_bytes: u64,
     /// Background errors since the store was opened.
     pub background_errors: u64,
@@ -81,7 +82,7 @@ impl StoreProperties {
         self.levels.iter().map(|level| level.tables).sum()
     }
 
-    pub(crate) fn read(db: &DB, family: DataFamily, rows: Option<&RowCache>) -> Result<Self> {
+    pub(crate) fn read(db: &DB, family: DataFamily, row_cache_bytes: u64) -> Result<Self> {
         let number = |name| -> Result<u64> { Ok(db.property_int_value_cf(&family, name)?.unwrap_or(0)) };
         let mut levels = vec![LevelProperties::default()];
         // RocksDB lists only levels that have tables.
@@ -110,7 +111,7 @@ impl StoreProperties {
                 + number(properties::NUM_ENTRIES_IMM_MEM_TABLES)?,
             table_bytes: number(properties::LIVE_SST_FILES_SIZE)?,
             block_cache_bytes: number(properties::BLOCK_CACHE_USAGE)?,
-            row_cache_bytes: rows.map_or(0, |rows| rows.counts().bytes),
+            row_cache_bytes,
             background_errors: number(properties::BACKGROUND_ERRORS)?,
             last_sequence: db.latest_sequence_number(),
         })
@@ -245,6 +246,133 @@ impl Counters {
     }
 }
 
+impl AddAssign for StoreProperties {
+    /// Of several stores that share a block cache. What stalls are judged by is that of the store
+    /// that is nearest to one: most tables in L0, the lowest rate, stopped where one is.
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            l0_tables,
+            levels,
+            pending_compaction_bytes,
+            memtable_bytes,
+            immutable_memtables,
+            running_compactions,
+            running_remote_compactions,
+            running_flushes,
+            compaction_pending,
+            write_stopped,
+            delayed_write_rate_bytes_per_s,
+            live_data_bytes_estimate,
+            keys_estimate,
+            memtable_entries,
+            table_bytes,
+            block_cache_bytes,
+            row_cache_bytes,
+            background_errors,
+            last_sequence,
+        } = other;
+        self.l0_tables = self.l0_tables.max(l0_tables);
+        if self.levels.len() < levels.len() {
+            self.levels.resize(levels.len(), LevelProperties::default());
+        }
+        for (sum, level) in self.levels.iter_mut().zip(levels) {
+            sum.tables += level.tables;
+            sum.bytes += level.bytes;
+        }
+        self.pending_compaction_bytes += pending_compaction_bytes;
+        self.memtable_bytes += memtable_bytes;
+        self.immutable_memtables += immutable_memtables;
+        self.running_compactions += running_compactions;
+        self.running_remote_compactions += running_remote_compactions;
+        self.running_flushes += running_flushes;
+        self.compaction_pending |= compaction_pending;
+        self.write_stopped |= write_stopped;
+        self.delayed_write_rate_bytes_per_s =
+            match (self.delayed_write_rate_bytes_per_s, delayed_write_rate_bytes_per_s) {
+                (0, rate) | (rate, 0) => rate,
+                (one, other) => one.min(other),
+            };
+        self.live_data_bytes_estimate += live_data_bytes_estimate;
+        self.keys_estimate += keys_estimate;
+        self.memtable_entries += memtable_entries;
+        self.table_bytes += table_bytes;
+        self.block_cache_bytes = self.block_cache_bytes.max(block_cache_bytes);
+        self.row_cache_bytes += row_cache_bytes;
+        self.background_errors += background_errors;
+        self.last_sequence += last_sequence;
+    }
+}
+
+impl AddAssign for Counters {
+    /// Of several stores.
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            keys_written,
+            batches_written,
+            bytes_written,
+            separated_bytes,
+            keys_read,
+            multi_gets,
+            bytes_read,
+            wal_bytes,
+            wal_syncs,
+            flushes,
+            flush_bytes,
+            compactions,
+            remote_compactions,
+            failed_compactions,
+            compaction_read_bytes,
+            compaction_written_bytes,
+            remote_read_bytes,
+            remote_written_bytes,
+            writer_stall_us,
+            delayed_us,
+            stopped_us,
+            refused_writes,
+            times_out_of_space,
+            compactions_deferred,
+            expired_values,
+            skipped_entries,
+            range_cleanups,
+            block_cache_hits,
+            block_cache_misses,
+            row_cache_hits,
+            row_cache_misses,
+        } = other;
+        self.keys_written += keys_written;
+        self.batches_written += batches_written;
+        self.bytes_written += bytes_written;
+        self.separated_bytes += separated_bytes;
+        self.keys_read += keys_read;
+        self.multi_gets += multi_gets;
+        self.bytes_read += bytes_read;
+        self.wal_bytes += wal_bytes;
+        self.wal_syncs += wal_syncs;
+        self.flushes += flushes;
+        self.flush_bytes += flush_bytes;
+        self.compactions += compactions;
+        self.remote_compactions += remote_compactions;
+        self.failed_compactions += failed_compactions;
+        self.compaction_read_bytes += compaction_read_bytes;
+        self.compaction_written_bytes += compaction_written_bytes;
+        self.remote_read_bytes += remote_read_bytes;
+        self.remote_written_bytes += remote_written_bytes;
+        self.writer_stall_us += writer_stall_us;
+        self.delayed_us += delayed_us;
+        self.stopped_us += stopped_us;
+        self.refused_writes += refused_writes;
+        self.times_out_of_space += times_out_of_space;
+        self.compactions_deferred += compactions_deferred;
+        self.expired_values += expired_values;
+        self.skipped_entries += skipped_entries;
+        self.range_cleanups += range_cleanups;
+        self.block_cache_hits += block_cache_hits;
+        self.block_cache_misses += block_cache_misses;
+        self.row_cache_hits += row_cache_hits;
+        self.row_cache_misses += row_cache_misses;
+    }
+}
+
 /// The stall condition that RocksDB's properties show. Notifications of two changes can pass each
 /// other on two threads; this is the truth that the clock is set by.
 pub(crate) fn stall_condition(db: &DB, family: DataFamily) -> Option<StallCondition> {
@@ -262,5 +390,37 @@ impl DedupProperties {
     /// Keys of the store, about; `of` is what it tells at the same time.
     pub fn keys_about(&self, of: &StoreProperties) -> u64 {
         of.keys_about(self.total_keys, self.duplicate_keys)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_stores_the_worst_one_tells_of_stalls_and_the_rest_is_a_sum() {
+        let level = |tables| LevelProperties { tables, bytes: 100 * tables };
+        let mut sum = StoreProperties {
+            l0_tables: 3,
+            levels: vec![level(3)],
+            delayed_write_rate_bytes_per_s: 50,
+            block_cache_bytes: 1000,
+            table_bytes: 300,
+            ..StoreProperties::default()
+        };
+        sum += StoreProperties {
+            l0_tables: 2,
+            levels: vec![level(2), level(7)],
+            write_stopped: true,
+            block_cache_bytes: 900,
+            table_bytes: 900,
+            ..StoreProperties::default()
+        };
+        assert_eq!((sum.l0_tables, sum.tables(), sum.table_bytes), (3, 12, 1200));
+        assert_eq!(sum.levels, [level(5), level(7)]);
+        assert_eq!((sum.delayed_write_rate_bytes_per_s, sum.write_stopped, sum.block_cache_bytes), (50, true, 1000));
+        let mut counters = Counters { flushes: 2, delayed_us: 5, ..Counters::default() };
+        counters += Counters { flushes: 3, stopped_us: 7, ..Counters::default() };
+        assert_eq!((counters.flushes, counters.stall_us()), (5, 12));
     }
 }

@@ -308,11 +308,19 @@ impl Store {
         }
     }
 
+    /// The keys of this store may be in another one from now on that shares its rows, or no longer:
+    /// rows that are there go, and what lookups here still find is not kept.
+    pub fn give_rows_up(&self, gives_up: bool) {
+        if let Some(rows) = &self.rows {
+            rows.give_up(gives_up);
+        }
+    }
+
     /// The row of `key`, where rows are kept. One that names a place whose segment has gone is of
     /// no use, and RocksDB is asked.
     #[inline]
     fn row(&self, key: &[u8]) -> Option<std::result::Result<Row, Absent>> {
-        let rows = self.rows.as_ref()?;
+        let rows = self.rows.as_ref().filter(|rows| rows.may_have(key))?;
         let row = rows.get(key);
         if row.as_ref().is_ok_and(|row| self.leads_nowhere(row)) {
             rows.forget(key);
@@ -341,7 +349,9 @@ impl Store {
         found: Option<DBPinnableSlice<'s>>,
     ) -> Option<Stored<'s>> {
         let found = found?;
-        if let (Some(rows), Some(absent)) = (&self.rows, absent) {
+        if let (Some(rows), Some(absent)) = (&self.rows, absent)
+            && rows.keeps()
+        {
             rows.keep(absent, key, &found);
         }
         Some(Stored::InRocks(found))

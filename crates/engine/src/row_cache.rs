@@ -94,7 +94,7 @@ fn rows(bytes: u64) -> Rows {
     Cache::with_options(options, RowWeight, HashItself, Evicted)
 }
 
-/// The rows of one store.
+/// The rows of one store, or of several with different keys ([`crate::SharedRows`]).
 pub(crate) struct RowCache {
     shards: Box<[Mutex<Shard>]>,
     /// Whether there may be any.
@@ -254,10 +254,13 @@ pub(crate) struct Absent {
 
 /// How often rows were asked for, and what they take.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct RowCounts {
-    pub(crate) hits: u64,
-    pub(crate) misses: u64,
-    pub(crate) bytes: u64,
+pub struct RowCounts {
+    /// Rows that were there.
+    pub hits: u64,
+    /// Rows that were not.
+    pub misses: u64,
+    /// Bytes that they take.
+    pub bytes: u64,
 }
 
 impl RowCache {

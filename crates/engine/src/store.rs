@@ -32,7 +32,8 @@ use crate::non_blocking::NonBlockingReads;
 use crate::offload::adapter::OffloadState;
 use crate::offload::slots::LocalSlots;
 use crate::options::MIN_OPEN_FILES;
-use crate::row_cache::RowCache;
+use crate::row_cache::RowCounts;
+use crate::shared_rows::StoreRows;
 use crate::space::admission::AdmissionControl;
 use crate::stall::StallClock;
 use crate::value_store::ValueStore;
@@ -65,7 +66,7 @@ pub struct Store {
     pub(crate) non_blocking: NonBlockingReads,
     /// What scans have stepped over.
     pub(crate) skipped: Arc<cleanup::CleanupState>,
-    pub(crate) rows: Option<RowCache>,
+    pub(crate) rows: Option<StoreRows>,
     pub(crate) write_unsynced: RocksWriteOptions,
     pub(crate) write_synced: RocksWriteOptions,
     /// As `write_unsynced`, and never waits.
@@ -213,7 +214,7 @@ impl Store {
 
     /// The store's state now.
     pub fn properties(&self) -> Result<StoreProperties> {
-        StoreProperties::read(&self.db, self.family, self.rows.as_ref())
+        StoreProperties::read(&self.db, self.family, self.own_rows().bytes)
     }
 
     /// What the store has done since it was opened.
@@ -225,7 +226,7 @@ impl Store {
         }
         let separated_bytes = self.values.as_ref().map_or(0, ValueStore::separated_bytes);
         let counters = Counters::read(&self.rocks_options, &self.totals, &self.stall, self.admission.as_deref());
-        let rows = self.rows.as_ref().map(RowCache::counts).unwrap_or_default();
+        let rows = self.own_rows();
         let (skipped_entries, range_cleanups) = self.skipped.counts();
         Counters {
             skipped_entries,
@@ -237,6 +238,11 @@ impl Store {
             row_cache_misses: rows.misses,
             ..counters
         }
+    }
+
+    /// Of rows that are shared whoever made them tells.
+    fn own_rows(&self) -> RowCounts {
+        self.rows.as_ref().filter(|rows| !rows.are_shared()).map(|rows| rows.counts()).unwrap_or_default()
     }
 
     /// What scans have stepped over between two keys, both counted in, is no reason any more to

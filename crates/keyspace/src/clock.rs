@@ -35,6 +35,12 @@ impl Clock {
         Self { since, base_ms: AtomicU64::new(floor_ms) }
     }
 
+    /// It shows at least `floor_ms` from now on.
+    pub fn show_at_least(&self, floor_ms: u64) {
+        let passed_ms = self.since.elapsed().as_millis() as u64;
+        self.base_ms.fetch_max(floor_ms.saturating_sub(passed_ms), Ordering::Relaxed);
+    }
+
     /// Now. Not less than any time it has shown.
     #[inline]
     pub fn now_ms(&self) -> u64 {
@@ -103,5 +109,10 @@ mod tests {
         assert!(later.ahead_of_system() > Duration::from_secs(3590));
         let shown = later.now_ms();
         assert!(later.now_ms() >= shown);
+        let told = Clock::from(0);
+        told.show_at_least(shown + 7_200_000);
+        assert!(told.now_ms() >= shown + 7_200_000);
+        told.show_at_least(5);
+        assert!(told.now_ms() >= shown + 7_200_000, "it never goes back");
     }
 }

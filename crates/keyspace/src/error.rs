@@ -101,6 +101,8 @@ pub mod texts {
 
     /// A key holds another type than the command is for.
     pub const WRONG_TYPE: Failure = Failure::text("WRONGTYPE Operation against a key holding the wrong kind of value");
+    /// No shard here has the slot of a key.
+    pub const NOT_SERVED: Failure = Failure::text("CLUSTERDOWN Hash slot not served");
     /// Something is not a whole number of 64 bits.
     pub const NOT_AN_INTEGER: Failure = Failure::text("ERR value is not an integer or out of range");
     /// Something is not a number.

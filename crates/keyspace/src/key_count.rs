@@ -82,6 +82,19 @@ pub struct KeyCountEstimate {
     pub average_ttl_ms: u64,
 }
 
+impl std::iter::Sum for KeyCountEstimate {
+    fn sum<I: Iterator<Item = Self>>(estimates: I) -> Self {
+        let (mut sum, mut ttl_ms) = (Self::default(), 0_u128);
+        for of in estimates {
+            sum.keys += of.keys;
+            sum.expiring += of.expiring;
+            ttl_ms += u128::from(of.average_ttl_ms) * u128::from(of.expiring);
+        }
+        sum.average_ttl_ms = ttl_ms.checked_div(u128::from(sum.expiring)).unwrap_or(0) as u64;
+        sum
+    }
+}
+
 /// What was counted last.
 #[derive(Debug, Default)]
 pub(super) struct KeyCountCache {

@@ -10,16 +10,17 @@ use std::collections::btree_map::Entry as PendingEntry;
 use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
 
-use ecotone_engine::{Attributes, Description, MAX_BATCH_BYTES, Snapshot, Store, Value};
+use ecotone_engine::{Attributes, Description, MAX_BATCH_BYTES, Value};
 
 use crate::cancellation::CancellationCheck;
 use crate::error::{Blocking, Failure, Outcome, texts};
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, KeyspaceSnapshot};
 use crate::layout::{self, CollectionId, StoredKey, Tag, Type};
 use crate::memory::{MAX_NONBLOCKING_BYTES, MemoryReservation};
 use crate::pending::{GroupState, PendingWrite, UndoStep};
 use crate::prefetch::Prefetched;
 use crate::ranks::RankChange;
+use crate::shards::Shard;
 use crate::slot::Slot;
 use crate::value_arena::{DetachedValue, PendingValue, ValueArena};
 
@@ -43,8 +44,8 @@ pub struct Keys<'c> {
     pub(super) now_ms: u64,
     stored_key: StoredKey,
     prefetched: Option<Prefetched<'c>>,
-    /// What is read instead of the store: it as it was at one moment.
-    pub(super) snapshot: Option<&'c Snapshot<'c>>,
+    /// What is read instead of the stores: they as they were, each at one moment.
+    pub(super) snapshot: Option<&'c KeyspaceSnapshot<'c>>,
     pub(super) stats: ReadStats,
     /// Whether keys that are looked up are among those that were asked for.
     counts_lookups: bool,
@@ -107,7 +108,7 @@ impl<'c> Keys<'c> {
         now_ms: u64,
         blocking: Blocking,
         prefetched: Option<Prefetched<'c>>,
-        snapshot: Option<&'c Snapshot<'c>>,
+        snapshot: Option<&'c KeyspaceSnapshot<'c>>,
     ) -> Self {
         let stored_key = std::mem::take(&mut state.stored_key);
         let (stats, counts_lookups, refusal) = (ReadStats::default(), false, None);
@@ -369,6 +370,9 @@ impl<'c> Keys<'c> {
     /// [`Watches::cleared`](crate::Watches::cleared).
     pub fn clear(&mut self) {
         self.keyspace.watches.clear();
+        for shard in self.keyspace.shards() {
+            self.state.written(shard.index());
+        }
         // Kept until the end: a transaction may be taken back after it.
         self.state.undo.push(UndoStep::Cleared {
             pending: std::mem::take(&mut self.state.pending),
@@ -379,8 +383,10 @@ impl<'c> Keys<'c> {
 
     /// A new large collection that will be under `key`. Its elements may be set from now on.
     pub fn new_collection(&mut self, key: &[u8]) -> Outcome<CollectionId> {
-        let number = self.keyspace.id_allocator.allocate(&self.keyspace.store, self.blocking)?;
-        let id = CollectionId { slot: Slot::of(key), number };
+        let slot = Slot::of(key);
+        let shard = self.keyspace.shards.of(slot).ok_or(texts::NOT_SERVED)?;
+        let number = shard.id_allocator.allocate(shard.store(), self.blocking)?;
+        let id = CollectionId { slot, number };
         self.note_in_ledger(id, key)?;
         Ok(id)
     }
@@ -418,10 +424,10 @@ impl<'c> Keys<'c> {
     /// What the store knows of the value under `stored_key`.
     fn stored_description(&mut self) -> Outcome<Option<Description>> {
         self.step()?;
-        let store = self.store();
-        Ok(match self.snapshot {
+        let shard = self.shard()?;
+        Ok(match self.snapshot.and_then(|snapshot| snapshot.of(shard)) {
             Some(snapshot) => snapshot.describe(&self.stored_key)?,
-            None => store.describe(&self.stored_key, self.blocking == Blocking::Never)?,
+            None => shard.store().describe(&self.stored_key, self.blocking == Blocking::Never)?,
         })
     }
 
@@ -472,7 +478,9 @@ impl<'c> Keys<'c> {
         if range.start >= range.end {
             return Ok(());
         }
+        let shard = self.keyspace.shards.of(id.slot).ok_or(texts::NOT_SERVED)?;
         self.take_write(range.start.len() + range.end.len(), 0)?;
+        self.state.written(shard.index());
         // How many there are is not known.
         self.keyspace.ranks.forget(id);
         // What stays in `pending` would be written after the range is removed.
@@ -499,7 +507,9 @@ impl<'c> Keys<'c> {
         counted: RankChange,
         make: impl FnOnce(&mut ValueArena) -> Option<PendingWrite>,
     ) -> Outcome {
+        let shard = self.keyspace.shards.of_stored(&key).ok_or(texts::NOT_SERVED)?;
         self.take_write(key.len(), value_bytes)?;
+        self.state.written(shard.index());
         self.keyspace.ranks.count(&key, counted);
         let pending = make(&mut self.state.arena);
         match self.state.pending.entry(key) {
@@ -554,13 +564,19 @@ impl<'c> Keys<'c> {
     /// What the group has written under `stored_key`; `None`: nothing, and what is in the store
     /// counts.
     fn pending(&mut self) -> Option<Option<(&PendingWrite, &ValueArena)>> {
-        let state = &*self.state;
-        if state.is_empty() {
+        if self.state.is_empty() {
             return None;
         }
-        let pending = state.pending.get(self.stored_key.as_slice()).map(Option::as_ref);
-        let pending = pending.or_else(|| state.removes(&self.stored_key).then_some(None))?;
+        let is_written = self.state.pending.contains_key(self.stored_key.as_slice());
+        if !is_written && !self.state.removes(&self.stored_key) {
+            return None;
+        }
         self.stats.is_uncommitted = true;
+        if let Some(shard) = self.keyspace.shards.of_stored(&self.stored_key) {
+            self.state.touched.insert(shard.index());
+        }
+        let state = &*self.state;
+        let pending = state.pending.get(self.stored_key.as_slice()).and_then(Option::as_ref);
         Some(pending.map(|pending| (pending, &state.arena)))
     }
 
@@ -576,19 +592,20 @@ impl<'c> Keys<'c> {
                 return Ok(found);
             }
         }
-        let store = self.store();
-        Ok(match (self.snapshot, self.blocking) {
+        let shard = self.shard()?;
+        let snapshot = self.snapshot.and_then(|snapshot| snapshot.of(shard));
+        Ok(match (snapshot, self.blocking) {
             (Some(snapshot), _) => snapshot.get(&self.stored_key)?,
-            (None, Blocking::Never) => store.try_get(&self.stored_key)?,
-            (None, Blocking::Briefly | Blocking::Allowed) => store.get(&self.stored_key)?,
+            (None, Blocking::Never) => shard.store().try_get(&self.stored_key)?,
+            (None, Blocking::Briefly | Blocking::Allowed) => shard.store().get(&self.stored_key)?,
         })
     }
 
-    /// The store, to be read now.
+    /// The shard of what stands under `stored_key`, whose store is to be read now.
     #[inline]
-    pub(super) fn store(&mut self) -> &'c Store {
+    fn shard(&mut self) -> Outcome<&'c Shard> {
         self.state.has_read = true;
-        &self.keyspace.store
+        self.keyspace.shards.of_stored(&self.stored_key).ok_or(texts::NOT_SERVED)
     }
 
     /// What stands under `stored_key`, whatever its time.

@@ -1,33 +1,31 @@
-//! The keys of one store, and what all its users share.
+//! The keys of one store or several, and what all their users share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use ecotone_engine::{Direction, Durability, Error as StoreError, Store, WriteOptions};
+use ecotone_engine::{Durability, Error as StoreError, Snapshot, Store, WriteOptions};
 
 use crate::clock::Clock;
 use crate::error::Blocking;
-use crate::id_allocator::IdAllocator;
-use crate::key_count::{KeyCountCache, KeyCountEstimate};
-use crate::latches::Latches;
+use crate::key_count::KeyCountEstimate;
+use crate::latches::{LatchGuard, Latches};
 use crate::layout;
 use crate::memory::Memory;
 use crate::ranks::Ranks;
 use crate::reclaimable::ReclaimableCollections;
+use crate::shards::{OpenShard, Shard, ShardError, ShardId, ShardSet, Shards, SlotRanges, all_slots};
+use crate::slot::Slot;
 use crate::slow_reads::SlowReads;
 use crate::watch::Watches;
 
-/// How much of a foreign key an error shows.
-const SHOWN_KEY_BYTES: usize = 64;
-
-/// The keys of one store. Shared by all threads; the store is used by nobody else meanwhile.
+/// The keys of the shards that a server holds, none or several. Shared by all threads; their stores
+/// are used by nobody else meanwhile.
 #[derive(Debug)]
 pub struct Keyspace {
-    pub(crate) store: Arc<Store>,
+    pub(crate) shards: Shards,
     pub(crate) latches: Latches,
     pub(crate) watches: Watches,
     pub(crate) clock: Clock,
-    pub(crate) id_allocator: IdAllocator,
     pub(crate) reclaimable: ReclaimableCollections,
     pub(crate) reclaimed_collections: AtomicU64,
     pub(crate) slow_reads: SlowReads,
@@ -35,27 +33,58 @@ pub struct Keyspace {
     pub(crate) ranks: Ranks,
     pub(crate) syncs_each_write: bool,
     pub(crate) unsynced: UnsyncedWrites,
-    /// Whether the time is to be noted: a group was committed since it was, or a key was found gone
-    /// whose time was over later.
-    pub(crate) is_to_note: AtomicBool,
-    /// The time that was noted last.
-    pub(crate) noted_ms: AtomicU64,
-    pub(crate) key_count: KeyCountCache,
+    /// Whether the time is to be noted in all stores: a key was found gone whose time was over
+    /// later than what was noted.
+    found_gone: AtomicBool,
+    /// The least time that a store has noted.
+    noted_ms: AtomicU64,
+}
+
+/// The stores of a keyspace as they were, each at one moment.
+#[derive(Default)]
+pub struct KeyspaceSnapshot<'s> {
+    /// By the places of their shards.
+    stores: Vec<(usize, Snapshot<'s>)>,
+}
+
+impl std::fmt::Debug for KeyspaceSnapshot<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeyspaceSnapshot").field("stores", &self.stores.len()).finish()
+    }
+}
+
+impl<'s> KeyspaceSnapshot<'s> {
+    /// That of one shard's store.
+    pub(crate) fn of(&self, shard: &Shard) -> Option<&Snapshot<'s>> {
+        self.stores.iter().find(|(index, _)| *index == shard.index()).map(|(_, snapshot)| snapshot)
+    }
 }
 
 impl Keyspace {
-    /// The keys of `store`, which was opened for writing with `durability`.
+    /// The keys of `store`, which was opened for writing with `durability`: one shard with all
+    /// slots.
     ///
     /// # Errors
     ///
     /// Those of a read; [`StoreError::WrongFormat`] where the store holds what no server wrote.
     pub fn open(store: Arc<Store>, durability: Durability) -> Result<Arc<Self>, StoreError> {
-        refuse_foreign_keys(&store)?;
-        let noted_ms = layout::read_own(&store, "clock")?.unwrap_or(0);
-        Ok(Arc::new(Self {
+        let only = OpenShard { id: ShardId::FIRST, slots: all_slots(), store };
+        Self::open_shards(vec![only], durability).map_err(|error| match error {
+            ShardError::Store(error) => error,
+            other => unreachable!("one shard can have all slots: {other}"),
+        })
+    }
+
+    /// The keys of these shards, whose stores were opened with `durability`.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open); shards that cannot be held together.
+    pub fn open_shards(shards: Vec<OpenShard>, durability: Durability) -> Result<Arc<Self>, ShardError> {
+        let keyspace = Self {
+            shards: Shards::default(),
             latches: Latches::default(),
             watches: Watches::default(),
-            id_allocator: IdAllocator::of(&store)?,
             reclaimable: ReclaimableCollections::default(),
             reclaimed_collections: AtomicU64::new(0),
             slow_reads: SlowReads::default(),
@@ -63,12 +92,57 @@ impl Keyspace {
             ranks: Ranks::default(),
             syncs_each_write: durability == Durability::Always,
             unsynced: UnsyncedWrites::default(),
-            is_to_note: AtomicBool::new(false),
-            noted_ms: AtomicU64::new(noted_ms),
-            key_count: KeyCountCache::default(),
-            clock: Clock::from(noted_ms),
-            store,
-        }))
+            found_gone: AtomicBool::new(false),
+            noted_ms: AtomicU64::new(u64::MAX),
+            clock: Clock::from(0),
+        };
+        shards.into_iter().try_for_each(|shard| keyspace.add_shard(shard))?;
+        Ok(Arc::new(keyspace))
+    }
+
+    /// Holds one shard more, whose slots no other has. Waits until nobody writes these slots; so no
+    /// event loop may call it. Whoever sends clients here publishes that afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open); a shard that cannot be held beside the others. Nothing has changed
+    /// then.
+    pub fn add_shard(&self, shard: OpenShard) -> Result<(), ShardError> {
+        let shard = self.shards.add(shard, |slots| self.latch(slots))?;
+        let noted_ms = shard.noted_ms.load(Ordering::Relaxed);
+        self.noted_ms.fetch_min(noted_ms, Ordering::Relaxed);
+        self.clock.show_at_least(noted_ms);
+        Ok(())
+    }
+
+    /// Gives a shard these slots instead of those it has; those that it loses must have no keys.
+    /// One that was dropped in this life of the keyspace is held again. Waits as
+    /// [`add_shard`](Self::add_shard) does; whoever sends clients here has told them before that
+    /// the slots which go are not here any more.
+    ///
+    /// # Errors
+    ///
+    /// A shard that is not here, slots that another one has, or that have keys. Nothing has changed
+    /// then.
+    pub fn set_slots(&self, id: ShardId, slots: &SlotRanges) -> Result<(), ShardError> {
+        self.shards.set_slots(id, slots, |slots| self.latch(slots))
+    }
+
+    /// Holds a shard no more, with whatever is in it, and gives its store. That stays open, and
+    /// idle, until the keyspace goes. Waits as [`add_shard`](Self::add_shard) does, and must be
+    /// told to clients before in the same way.
+    ///
+    /// # Errors
+    ///
+    /// A shard that is not held; a failed sync of its store, which is not held any more then.
+    pub fn drop_shard(&self, id: ShardId) -> Result<Arc<Store>, ShardError> {
+        let shard = self.shards.drop_shard(id, |slots| self.latch(slots))?;
+        shard.store().sync()?;
+        Ok(shard.store().clone())
+    }
+
+    fn latch(&self, slots: &[Slot]) -> Vec<LatchGuard<'_>> {
+        slots.iter().map(|slot| LatchGuard::take(&self.latches, *slot)).collect()
     }
 
     /// Forgets what time it was in earlier lives of `store`, before it is opened as a keyspace: the
@@ -82,16 +156,110 @@ impl Keyspace {
         store.delete(&layout::own("clock"))
     }
 
-    /// The store.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
+    /// The shards that are held, in the order in which they came.
+    pub fn shards(&self) -> impl Iterator<Item = &Shard> + Clone {
+        self.shards.held()
+    }
+
+    /// Their stores.
+    pub fn stores(&self) -> impl Iterator<Item = &Arc<Store>> + Clone {
+        self.shards().map(Shard::store)
+    }
+
+    /// The store, where there is exactly one: for what cannot be done with several.
+    pub fn only_store(&self) -> Option<&Arc<Store>> {
+        let mut stores = self.stores();
+        stores.next().filter(|_| stores.next().is_none())
+    }
+
+    /// The slots that are held, as ranges of one shard each, ascending.
+    pub fn held_slots(&self) -> Vec<(ShardId, u16, u16)> {
+        let [first, last] = [Slot::FIRST, Slot::LAST];
+        self.shards.runs(first, last).map(|(shard, first, last)| (shard.id(), first, last)).collect()
+    }
+
+    /// Whether keys of these slots are in one store, so that one command may have them.
+    pub fn are_together(&self, slots: impl IntoIterator<Item = Slot>) -> bool {
+        let mut slots = slots.into_iter().map(|slot| self.shards.of(slot).map(Shard::index));
+        let first = slots.next();
+        first.is_none_or(|first| slots.all(|other| other == first))
+    }
+
+    /// Whether more than one shard is held: only then keys of two slots may be apart.
+    #[inline]
+    pub fn has_several(&self) -> bool {
+        self.shards.held_count() > 1
+    }
+
+    /// Refuses what takes room where the store of one of these slots has none. A slot that is not
+    /// held is refused when something is written to it.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::OutOfSpace`].
+    pub fn check_free_space(&self, slots: impl IntoIterator<Item = Slot>) -> Result<(), StoreError> {
+        let mut last = None;
+        for slot in slots {
+            let Some(shard) = self.shards.of(slot) else { continue };
+            if last.replace(shard.index()) != Some(shard.index()) {
+                shard.store().check_free_space()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable up to every write that was acknowledged before the call, in all
+    /// stores.
+    ///
+    /// # Errors
+    ///
+    /// The first of those of the stores.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        sync_all(self.stores().map(|store| &**store).collect())
+    }
+
+    /// The same for what [`has_unsynced`](Self::has_unsynced) tells of.
+    ///
+    /// # Errors
+    ///
+    /// The first of those of the stores.
+    pub fn sync_unsynced(&self) -> Result<(), StoreError> {
+        let is_unsynced = |shard: &&Shard| shard.unsynced.load(Ordering::SeqCst) > 0;
+        sync_all(self.shards().filter(is_unsynced).map(|shard| &**shard.store()).collect())
+    }
+
+    /// The stores of these slots as they are now; all of them where none is named.
+    pub fn snapshot(&self, slots: impl IntoIterator<Item = Slot>) -> KeyspaceSnapshot<'_> {
+        let mut named = ShardSet::default();
+        let mut names_any = false;
+        for slot in slots {
+            names_any = true;
+            self.shards.of(slot).map(Shard::index).into_iter().for_each(|index| named.insert(index));
+        }
+        let is_meant = |shard: &&Shard| !names_any || named.contains(shard.index());
+        let stores = self.shards().filter(is_meant).map(|shard| (shard.index(), shard.store().snapshot())).collect();
+        KeyspaceSnapshot { stores }
     }
 
     /// Whether what was read before this call may be lost with the power, though each write is to
-    /// be synced before anybody is told of it: then a client is told after a [`Store::sync`] that
-    /// begins now.
+    /// be synced before anybody is told of it: then a client is told after a
+    /// [`sync_unsynced`](Self::sync_unsynced) that begins now.
     pub fn has_unsynced(&self) -> bool {
         self.unsynced.any()
+    }
+
+    /// Whether who has written to these shards should rest: see
+    /// [`ecotone_engine::Store::throttle_delay`].
+    pub fn throttled(&self, written: ShardSet) -> Option<&Arc<Store>> {
+        if written.is_empty() {
+            return None;
+        }
+        self.shards().filter(|shard| written.contains(shard.index())).map(Shard::store).find(|it| it.is_throttling())
+    }
+
+    /// Keys and elements that were written or removed since the stores were opened.
+    pub fn keys_written(&self) -> u64 {
+        self.stores().map(|store| store.counters().keys_written).sum()
     }
 
     /// The time by which keys expire.
@@ -114,9 +282,9 @@ impl Keyspace {
         &self.watches
     }
 
-    /// Writes down what time it is, if clients have written since the last time or have found a key
-    /// gone whose time was not over then: so that it is not earlier in the next life of the store.
-    /// An idle store is left alone. Call it every
+    /// Writes down what time it is in each store that clients have written since the last time, and
+    /// in all of them where a key was found gone whose time was not over then: so that it is not
+    /// earlier in the next life of the store. An idle store is left alone. Call it every
     /// [`CLOCK_PERSIST_INTERVAL`](crate::clock::CLOCK_PERSIST_INTERVAL).
     ///
     /// # Errors
@@ -124,28 +292,40 @@ impl Keyspace {
     /// Those of a write, [`StoreError::WouldBlock`] among them where it may not wait; it is tried
     /// again by the next call.
     pub fn persist_clock(&self, blocking: Blocking) -> Result<(), StoreError> {
-        if self.is_to_note.swap(false, Ordering::Relaxed) {
-            let now_ms = self.clock.now_ms();
+        let everywhere = self.found_gone.swap(false, Ordering::Relaxed);
+        let now_ms = self.clock.now_ms();
+        let mut outcome = Ok(());
+        for shard in self.shards() {
+            if !(shard.is_to_note.swap(false, Ordering::Relaxed) || everywhere) {
+                continue;
+            }
             let options = WriteOptions { no_wait: blocking == Blocking::Never, ..WriteOptions::default() };
-            let noted = self.store.put_opt(&layout::own("clock"), &now_ms.to_be_bytes(), options);
-            noted.inspect_err(|_| self.is_to_note.store(true, Ordering::Relaxed))?;
-            self.noted_ms.store(now_ms, Ordering::Relaxed);
+            let noted = shard.store().put_opt(&layout::own("clock"), &now_ms.to_be_bytes(), options);
+            match noted {
+                Ok(()) => shard.noted_ms.store(now_ms, Ordering::Relaxed),
+                Err(_) => shard.is_to_note.store(true, Ordering::Relaxed),
+            }
+            outcome = outcome.and(noted);
         }
-        Ok(())
+        let noted = self.shards().map(|shard| shard.noted_ms.load(Ordering::Relaxed)).min();
+        self.noted_ms.store(noted.unwrap_or(u64::MAX), Ordering::Relaxed);
+        outcome
     }
 
     /// How many keys there are, as they were counted last; `None` before.
     pub fn cached_key_count(&self) -> Option<KeyCountEstimate> {
-        self.key_count.at(self.clock.now_ms())
+        let now_ms = self.clock.now_ms();
+        self.shards().map(|shard| shard.key_count.at(now_ms)).sum()
     }
 
-    /// Counts the keys again if that is due. `goes_on` is asked again and again; `false` ends it.
+    /// Counts the keys again where that is due. `goes_on` is asked again and again; `false` ends
+    /// it.
     ///
     /// # Errors
     ///
     /// Those of reads.
     pub fn refresh_key_count_if_due(&self, goes_on: impl Fn() -> bool) -> Result<(), StoreError> {
-        self.key_count.refresh_if_due(&self.store, &self.clock, goes_on)
+        self.shards().try_for_each(|shard| shard.key_count.refresh_if_due(shard.store(), &self.clock, &goes_on))
     }
 
     /// Whether a key with this time is there at `now_ms`, for a client to be told.
@@ -154,29 +334,61 @@ impl Keyspace {
         let Some(at_ms) = expires_at_ms else { return true };
         let is_there = at_ms > now_ms;
         if !is_there && at_ms > self.noted_ms.load(Ordering::Relaxed) {
-            self.is_to_note.store(true, Ordering::Relaxed);
+            self.found_gone.store(true, Ordering::Relaxed);
         }
         is_there
     }
+}
+
+/// Syncs stores side by side: each waits for the device.
+fn sync_all(stores: Vec<&Store>) -> Result<(), StoreError> {
+    let Some((last, others)) = stores.split_last() else { return Ok(()) };
+    std::thread::scope(|scope| {
+        let syncs: Vec<_> = others
+            .iter()
+            .map(|store| {
+                let sync = || store.sync();
+                // Where the system gives no thread this one does it.
+                std::thread::Builder::new().name("ecotone-sync".into()).spawn_scoped(scope, sync).map_err(|_| *store)
+            })
+            .collect();
+        let mut outcome = last.sync();
+        for sync in syncs {
+            let synced = match sync {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(store) => store.sync(),
+            };
+            outcome = outcome.and(synced);
+        }
+        outcome
+    })
 }
 
 /// Writes that everybody can see and a power loss may still take. With a sync before each reply a
 /// group is written, then synced with others, and then its clients are told. Who reads its keys
 /// meanwhile must not be told either, until a sync that began later has ended.
 #[derive(Debug, Default)]
-pub(super) struct UnsyncedWrites(Arc<AtomicUsize>);
+pub(super) struct UnsyncedWrites(AtomicUsize);
 
 /// One of these writes, until it is dropped: it is synced then, or has failed.
 #[derive(Debug)]
-pub struct Unsynced(Arc<AtomicUsize>);
+pub struct Unsynced {
+    keyspace: Arc<Keyspace>,
+    shards: ShardSet,
+}
+
+impl Unsynced {
+    /// Before it can be seen: a write to these shards.
+    pub(super) fn begin(keyspace: &Arc<Keyspace>, shards: ShardSet) -> Self {
+        for shard in shards.places().filter_map(|index| keyspace.shards.at(index)) {
+            shard.unsynced.fetch_add(1, Ordering::SeqCst);
+        }
+        keyspace.unsynced.0.fetch_add(1, Ordering::SeqCst);
+        Self { keyspace: keyspace.clone(), shards }
+    }
+}
 
 impl UnsyncedWrites {
-    /// Before it can be seen.
-    pub(super) fn begin(&self) -> Unsynced {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        Unsynced(self.0.clone())
-    }
-
     /// Whether what was read before this call may be one of them.
     pub(super) fn any(&self) -> bool {
         self.0.load(Ordering::SeqCst) > 0
@@ -185,32 +397,9 @@ impl UnsyncedWrites {
 
 impl Drop for Unsynced {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Looks at the first and the last key: the keyspace's own stand together, so what others wrote is
-/// at one end or the other.
-fn refuse_foreign_keys(store: &Store) -> Result<(), StoreError> {
-    for direction in [Direction::Forward, Direction::Reverse] {
-        let mut scan = store.scan(.., direction, None)?;
-        let entry = match scan.next_entry() {
-            // One damaged value keeps nobody from the others: who reads it is told.
-            Err(StoreError::Corrupt { .. }) => continue,
-            entry => entry?,
-        };
-        let Some(entry) = entry else { return Ok(()) };
-        if !layout::is_known(entry.key) {
-            let shown = &entry.key[..entry.key.len().min(SHOWN_KEY_BYTES)];
-            return Err(StoreError::WrongFormat {
-                directory: store.directory().to_path_buf(),
-                reason: format!(
-                    "it holds the key \"{}\", which was not written for clients but by a workload or a program of its own; serve \
-                     clients from another folder, or this one without clients (`ecotone serve --clients off`)",
-                    shown.escape_ascii()
-                ),
-            });
+        self.keyspace.unsynced.0.fetch_sub(1, Ordering::SeqCst);
+        for shard in self.shards.places().filter_map(|index| self.keyspace.shards.at(index)) {
+            shard.unsynced.fetch_sub(1, Ordering::SeqCst);
         }
     }
-    Ok(())
 }

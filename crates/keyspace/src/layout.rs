@@ -23,7 +23,10 @@ use crate::slot::{SLOTS, Slot, position_in_slot};
 const KEY: u8 = b'k';
 const ELEMENT: u8 = b'e';
 const LEDGER: u8 = b'c';
-const OWN: u8 = b'm';
+
+/// What the keyspace remembers of itself begins so in every store, and nothing else does.
+pub const OWN_PREFIX: u8 = b'm';
+const OWN: u8 = OWN_PREFIX;
 
 /// Most keys of the store's are no longer. One that a group has written takes so much of its table
 /// whatever its length.
@@ -213,6 +216,16 @@ pub fn keys_of_slot(slot: Slot) -> Range<Vec<u8>> {
     from_position(first)..end
 }
 
+/// The slot that all that stands under a key of the store's belongs to; `None` for what the keyspace
+/// remembers of itself, and for what is too short to name one.
+#[inline]
+pub fn slot_of(stored: &[u8]) -> Option<Slot> {
+    match *stored.first_chunk::<3>()? {
+        [KEY | ELEMENT | LEDGER, high, low] => Slot::new(u16::from_be_bytes([high, low])),
+        _ => None,
+    }
+}
+
 /// The same of the ledger.
 pub fn whole_ledger() -> Range<Vec<u8>> {
     vec![LEDGER]..vec![LEDGER + 1]
@@ -232,6 +245,15 @@ pub fn behind_slot(start: &[u8], slot: Slot) -> Vec<u8> {
 pub fn everything() -> [Range<Vec<u8>>; 3] {
     let [ledger, elements] = of_collections();
     [all_keys(), elements, ledger]
+}
+
+/// The same of one slot.
+pub fn everything_of_slot(slot: Slot) -> [Range<Vec<u8>>; 3] {
+    let ranges = |kind: u8| {
+        let begin = |number: u16| [&[kind][..], &number.to_be_bytes()].concat();
+        begin(slot.number())..begin(slot.number() + 1)
+    };
+    [KEY, ELEMENT, LEDGER].map(ranges)
 }
 
 /// Puts the store's key of an element into `to`. The sub-key is all its parts, of which there are
@@ -342,6 +364,14 @@ mod tests {
             own("clock").into(),
         ] {
             assert!(is_known(&own), "{}", own.escape_ascii());
+        }
+        assert_eq!(slot_of(&key(Slot::of(b"{a}b"), b"{a}b")), Some(Slot::of(b"a")));
+        assert_eq!([slot_of(&element(id, &[b"f"])), slot_of(&ledger(id))], [Some(Slot::of(b"k")); 2]);
+        assert_eq!([slot_of(&own("clock")), slot_of(b"k\x01"), slot_of(b"k\xff\xff")], [None; 3]);
+        for (range, own) in
+            everything_of_slot(id.slot).iter().zip([&key(id.slot, b"k"), &element(id, &[]), &ledger(id).into()])
+        {
+            assert!(range.contains(&own.to_vec()), "{}", own.escape_ascii());
         }
         for foreign in [
             &b""[..],

@@ -1,6 +1,8 @@
-//! The keys of a store as Redis knows them: typed, with an expiry, changed under latches, watched.
+//! The keys of one store or several as Redis knows them: typed, with an expiry, changed under
+//! latches, watched.
 //!
-//! From the bottom: [`slot`] and [`layout`] say where a key lies in the store; [`latches`] keep
+//! From the bottom: [`slot`] and [`layout`] say where a key lies in a store, [`shards`] in which;
+//! [`latches`] keep
 //! commands apart; a [`WriteGroup`] is what one thread has written and not committed, and [`Keys`]
 //! reads and writes keys through it; [`collections`] is how hashes, sets, lists and sorted sets lie
 //! in the store, and [`ranks`] what is known of their order; [`Maintenance`] does in the background
@@ -30,6 +32,7 @@ pub mod ranks;
 mod reclaim;
 mod reclaimable;
 mod rewrite;
+mod shards;
 pub mod slot;
 mod slow_reads;
 mod value_arena;
@@ -46,13 +49,14 @@ pub use id_allocator::DerivedKeys;
 pub use key_count::KeyCountEstimate;
 pub use key_moves::KeyMetadata;
 pub use keys::{Entry, Keys, MAX_KEY_BYTES, ReadStats};
-pub use keyspace::{Keyspace, Unsynced};
+pub use keyspace::{Keyspace, KeyspaceSnapshot, Unsynced};
 pub use latches::Latches;
 pub use layout::{CollectionId, Tag, Type};
 pub use maintenance::{MAINTENANCE_HZ, Maintenance};
 pub use prefetch::{MAX_PREFETCH_KEYS, Prefetched};
 pub use reclaim::Reclaimed;
 pub use reclaimable::ReclaimableCollections;
+pub use shards::{MAX_LOCAL_SHARDS, OpenShard, Shard, ShardError, ShardId, ShardSet, SlotRanges, all_slots};
 pub use slot::Slot;
 pub use watch::{WatchFlag, Watches};
-pub use write_group::{Committed, Savepoint, WriteGroup};
+pub use write_group::{CommitError, Committed, Savepoint, WriteGroup};

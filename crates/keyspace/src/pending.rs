@@ -8,8 +8,10 @@ use std::ops::{Bound, Range};
 use ecotone_engine::{Attributes, Direction, Operation};
 
 use crate::cancellation::CancellationToken;
+use crate::keyspace::Unsynced;
 use crate::layout::{CollectionId, StoredKey};
 use crate::ranks::RankChange;
+use crate::shards::ShardSet;
 use crate::slot::{SLOTS, Slot};
 use crate::value_arena::{PendingValue, ValueArena};
 
@@ -34,6 +36,14 @@ pub(super) struct GroupState {
     pub(super) cancellation: Option<CancellationToken>,
     /// Whether a command has written that may make the store grow.
     pub(super) takes: bool,
+    /// The shards of what is written.
+    pub(super) written: ShardSet,
+    /// Those among them whose stores have all of it, from a commit that could not go on.
+    pub(super) committed: ShardSet,
+    /// The same, where a power loss may still take it.
+    pub(super) unsynced: Option<Unsynced>,
+    /// The shards whose uncommitted writes were made or seen since somebody asked.
+    pub(super) touched: ShardSet,
     /// Large collections that have lost their key, if this is committed.
     pub(super) reclaimable: Vec<CollectionId>,
     /// Memory for a key of the store's.
@@ -60,13 +70,22 @@ impl GroupState {
         self.pending.is_empty() && self.removed.is_empty()
     }
 
+    /// Something is written to the shard at this place.
+    #[inline]
+    pub(super) fn written(&mut self, shard: usize) {
+        let of = ShardSet::of(shard);
+        self.written = self.written.union(of);
+        self.touched = self.touched.union(of);
+        self.committed = self.committed.without(of);
+    }
+
     /// Whether what was in the store under `key` is to be removed with the range that it is in.
     #[inline]
     pub(super) fn removes(&self, key: &[u8]) -> bool {
         self.removed.iter().any(|removed| *removed.start <= *key && *key < *removed.end)
     }
 
-    /// What is to be written, as the store takes it: ranges before what was written into them
+    /// What is to be written, as stores take it: ranges before what was written into them
     /// afterwards.
     pub(super) fn operations(&self) -> impl Iterator<Item = Operation<'_>> + Clone {
         let removed = self.removed.iter().map(|range| Operation::DeleteRange { from: &range.start, to: &range.end });

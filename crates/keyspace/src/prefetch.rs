@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 
-use ecotone_engine::{Error as StoreError, Snapshot, Value};
+use ecotone_engine::{Error as StoreError, Value};
 
 use crate::error::Blocking;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, KeyspaceSnapshot};
 use crate::layout::{self, StoredKey};
+use crate::shards::{Shard, ShardSet};
 use crate::slot::Slot;
 
 /// Keys that are looked up together at most.
@@ -25,19 +26,45 @@ pub struct Prefetched<'s> {
 
 impl Keyspace {
     /// Looks up the first of `keys`, at least one and at most [`MAX_PREFETCH_KEYS`]: as many as do
-    /// not take much memory together. With a `snapshot` as they are there.
+    /// not take much memory together; none where the first one is not held here. With a `snapshot`
+    /// as they are there.
     pub fn prefetch<'s, 'k>(
         &'s self,
         keys: impl Iterator<Item = &'k [u8]>,
         blocking: Blocking,
-        snapshot: Option<&Snapshot<'s>>,
+        snapshot: Option<&KeyspaceSnapshot<'s>>,
     ) -> VecDeque<Prefetched<'s>> {
-        let stored = |key: &[u8]| layout::key(Slot::of(key), key);
-        let stored: Vec<StoredKey> = keys.take(MAX_PREFETCH_KEYS).map(stored).collect();
-        let found = match snapshot {
-            Some(snapshot) => snapshot.multi_get_first(&stored),
-            None => self.store.multi_get_first(&stored, blocking == Blocking::Never),
+        let (mut stored, mut shards) = (Vec::new(), Vec::new());
+        let mut all = ShardSet::default();
+        for key in keys.take(MAX_PREFETCH_KEYS) {
+            let slot = Slot::of(key);
+            let Some(shard) = self.shards.of(slot) else { break };
+            all.insert(shard.index());
+            stored.push(layout::key(slot, key));
+            shards.push(shard);
+        }
+        let look_up = |shard: &'s Shard, keys: &[&StoredKey]| match snapshot {
+            Some(snapshot) => snapshot.of(shard).map_or_else(Vec::new, |snapshot| snapshot.multi_get_first(keys)),
+            None => shard.store().multi_get_first(keys, blocking == Blocking::Never),
         };
+        if let [first, ..] = shards[..]
+            && all.only().is_some()
+        {
+            let found = look_up(first, &stored.iter().collect::<Vec<_>>());
+            return stored.into_iter().zip(found).map(|(stored_key, found)| Prefetched { stored_key, found }).collect();
+        }
+        // Each store is asked once.
+        let mut by_key: Vec<Option<Result<_, _>>> = stored.iter().map(|_| None).collect();
+        for index in all.places() {
+            let (places, keys): (Vec<usize>, Vec<&StoredKey>) =
+                stored.iter().enumerate().filter(|(place, _)| shards[*place].index() == index).unzip();
+            let Some(shard) = self.shards.at(index) else { continue };
+            for (place, found) in places.into_iter().zip(look_up(shard, &keys)) {
+                by_key[place] = Some(found);
+            }
+        }
+        // Those before the first that was too much.
+        let found = by_key.into_iter().map_while(|found| found);
         stored.into_iter().zip(found).map(|(stored_key, found)| Prefetched { stored_key, found }).collect()
     }
 }

@@ -11,7 +11,7 @@
 //! Most collections are [queued](crate::reclaimable) when they lose their key, or when a command
 //! meets an expired one. The others (overwritten without a lookup, expired and never asked for, or
 //! of a process that was killed) are found by [`Keyspace::find_reclaimable`], which reads the whole
-//! ledger.
+//! ledger of each shard.
 //!
 //! None is removed as soon as it is queued: a command may have found a collection by its key, and
 //! not read its elements yet. The caller leaves time between.
@@ -21,11 +21,12 @@
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
-use ecotone_engine::{Batch, Direction, Durability, Error as StoreError, WriteOptions};
+use ecotone_engine::{Batch, Direction, Durability, Error as StoreError, Store, WriteOptions};
 
 use crate::keyspace::Keyspace;
 use crate::latches::LatchGuard;
 use crate::layout::{self, CollectionId, Tag};
+use crate::shards::Shard;
 use crate::slot::Slot;
 
 /// Collections of at most so many elements are removed one by one: reads pay for each range that
@@ -96,13 +97,21 @@ impl Keyspace {
     ///
     /// Those of reads.
     pub fn find_reclaimable(&self, mut goes_on: impl FnMut() -> bool) -> Result<bool, StoreError> {
+        let mut is_whole = true;
+        for shard in self.shards() {
+            is_whole &= self.find_reclaimable_in(shard, &mut goes_on)?;
+        }
+        Ok(is_whole)
+    }
+
+    fn find_reclaimable_in(&self, shard: &Shard, goes_on: &mut impl FnMut() -> bool) -> Result<bool, StoreError> {
         let mut from = layout::whole_ledger().start;
         let end = layout::whole_ledger().end;
         'ledger: while goes_on() {
             let mut ids = Vec::new();
             {
                 let range = (Bound::Excluded(from.as_slice()), Bound::Excluded(end.as_slice()));
-                let mut ledger = self.store.scan(range, Direction::Forward, None)?;
+                let mut ledger = shard.store().scan(range, Direction::Forward, None)?;
                 while ids.len() < LEDGER_BATCH
                     && let Some((key, _)) = ledger.next_key()?
                 {
@@ -115,7 +124,7 @@ impl Keyspace {
                 if self.reclaimable.is_full() || !goes_on() {
                     break 'ledger;
                 }
-                if self.reclaimable_key(id)?.is_some() {
+                if self.reclaimable_key(shard, id)?.is_some() {
                     self.reclaimable.add(vec![id]);
                 }
             }
@@ -125,50 +134,57 @@ impl Keyspace {
 
     /// The key under which the collection is reclaimable, and its slot. Seen without a latch, which
     /// holds up nobody: most of the ledger is in order.
-    fn reclaimable_key(&self, id: CollectionId) -> Result<Option<(Slot, Vec<u8>)>, StoreError> {
-        let Some(key) = self.store.get(&layout::ledger(id))?.map(|key| key.to_vec()) else { return Ok(None) };
+    fn reclaimable_key(&self, shard: &Shard, id: CollectionId) -> Result<Option<(Slot, Vec<u8>)>, StoreError> {
+        let Some(key) = shard.store().get(&layout::ledger(id))?.map(|key| key.to_vec()) else { return Ok(None) };
         let slot = Slot::of(&key);
-        Ok((self.holder(id, slot, &key)? != Holder::Holds).then_some((slot, key)))
+        Ok((self.holder(shard, id, slot, &key)? != Holder::Holds).then_some((slot, key)))
     }
 
     /// Removes what is left of the collection, if it is reclaimable.
     fn reclaim(&self, id: CollectionId) -> Result<bool, StoreError> {
-        let Some((slot, key)) = self.reclaimable_key(id)? else { return Ok(false) };
+        // Of a shard that is not here any more nothing is removed.
+        let Some(shard) = self.shards.of(id.slot) else { return Ok(false) };
+        let Some((slot, key)) = self.reclaimable_key(shard, id)? else { return Ok(false) };
         let _latch = LatchGuard::take(&self.latches, slot);
-        let outcome = self.reclaim_latched(id, slot, &key);
+        // Its slots may have been given away before.
+        if self.shards.of(slot).is_none_or(|of| of.index() != shard.index()) {
+            return Ok(false);
+        }
+        let outcome = self.reclaim_latched(shard, id, slot, &key);
         if matches!(outcome, Ok(true)) {
             self.reclaimed_collections.fetch_add(1, Ordering::Relaxed);
         }
         outcome
     }
 
-    fn reclaim_latched(&self, id: CollectionId, slot: Slot, key: &[u8]) -> Result<bool, StoreError> {
+    fn reclaim_latched(&self, shard: &Shard, id: CollectionId, slot: Slot, key: &[u8]) -> Result<bool, StoreError> {
+        let store = shard.store();
         // Again, now that nobody can rename it, or give it more time.
-        let in_ledger = self.store.get(&layout::ledger(id))?;
+        let in_ledger = store.get(&layout::ledger(id))?;
         if in_ledger.is_none_or(|under| *under != *key) {
             return Ok(false);
         }
-        let holder = self.holder(id, slot, key)?;
+        let holder = self.holder(shard, id, slot, key)?;
         if holder == Holder::Holds {
             return Ok(false);
         }
         let mut batch = Batch::new();
-        self.remove_elements(id, &mut batch)?;
+        remove_elements(store, id, &mut batch)?;
         if holder == Holder::Expired {
             batch.delete(&layout::key(slot, key))?;
         }
         batch.delete(&layout::ledger(id))?;
         // Nobody is told, so nobody of this slot need wait for a sync: what a loss of power brings
         // back is reclaimable again.
-        self.store.write(&batch, WriteOptions::durable(Durability::None))?;
+        store.write(&batch, WriteOptions::durable(Durability::None))?;
         self.ranks.forget(id);
         let elements = layout::elements(id);
-        self.store.forget_skipped(&elements.start, &elements.end);
+        store.forget_skipped(&elements.start, &elements.end);
         Ok(true)
     }
 
-    fn holder(&self, id: CollectionId, slot: Slot, key: &[u8]) -> Result<Holder, StoreError> {
-        let held = self.store.get(&layout::key(slot, key))?;
+    fn holder(&self, shard: &Shard, id: CollectionId, slot: Slot, key: &[u8]) -> Result<Holder, StoreError> {
+        let held = shard.store().get(&layout::key(slot, key))?;
         let Some(held) = held.filter(|value| Tag::of(value.attributes()).is_none_or(|tag| tag.is_large)) else {
             return Ok(Holder::None);
         };
@@ -181,18 +197,18 @@ impl Keyspace {
             None => Holder::Holds,
         })
     }
+}
 
-    fn remove_elements(&self, id: CollectionId, batch: &mut Batch) -> Result<(), StoreError> {
-        let elements = layout::elements(id);
-        let range = elements.start.as_slice()..elements.end.as_slice();
-        let mut scan = self.store.scan(range.clone(), Direction::Forward, None)?;
-        while let Some((key, _)) = scan.next_key()? {
-            if batch.len() == MAX_POINT_DELETES {
-                batch.clear();
-                return batch.delete_range(range);
-            }
-            batch.delete(key)?;
+fn remove_elements(store: &Store, id: CollectionId, batch: &mut Batch) -> Result<(), StoreError> {
+    let elements = layout::elements(id);
+    let range = elements.start.as_slice()..elements.end.as_slice();
+    let mut scan = store.scan(range.clone(), Direction::Forward, None)?;
+    while let Some((key, _)) = scan.next_key()? {
+        if batch.len() == MAX_POINT_DELETES {
+            batch.clear();
+            return batch.delete_range(range);
         }
-        Ok(())
+        batch.delete(key)?;
     }
+    Ok(())
 }

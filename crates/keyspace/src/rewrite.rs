@@ -28,6 +28,7 @@ use crate::error::Blocking;
 use crate::keyspace::Keyspace;
 use crate::latches::LatchGuard;
 use crate::layout::{self, CollectionId, Tag, Type};
+use crate::shards::Shard;
 use crate::slot::Slot;
 
 /// Entries of the store that are copied at a time: some 20 ms.
@@ -69,7 +70,9 @@ impl Keyspace {
                     self.slow_reads.forget(id);
                     self.slow_reads.rewritten.fetch_add(1, Ordering::Relaxed);
                     let elements = layout::elements(id);
-                    self.store.forget_skipped(&elements.start, &elements.end);
+                    if let Some(shard) = self.shards.of(id.slot) {
+                        shard.store().forget_skipped(&elements.start, &elements.end);
+                    }
                     has_failed = false;
                 }
                 Ok(RewriteOutcome::Gone) => self.slow_reads.forget(id),
@@ -86,26 +89,38 @@ impl Keyspace {
 
     /// Makes the collection anew, of which reads have `skipped` so many entries, if that pays.
     fn rewrite(&self, id: CollectionId, skipped: u64) -> Result<RewriteOutcome, StoreError> {
+        let Some(shard) = self.shards.of(id.slot) else { return Ok(RewriteOutcome::Gone) };
         // Of what takes room there is none to waste then.
-        if self.store.is_space_low() {
+        if shard.store().is_space_low() {
             return Ok(RewriteOutcome::NotProfitable(skipped));
         }
-        let Some(key) = self.store.get(&layout::ledger(id))?.map(|key| key.to_vec()) else {
+        let Some(key) = shard.store().get(&layout::ledger(id))?.map(|key| key.to_vec()) else {
             return Ok(RewriteOutcome::Gone);
         };
         let slot = Slot::of(&key);
         // Before anybody is held up.
-        match self.assess(id, slot, &key, skipped)? {
+        match self.assess(shard, id, slot, &key, skipped)? {
             RewriteOutcome::Done => {}
             other => return Ok(other),
         }
         let _latch = LatchGuard::take(&self.latches, slot);
-        self.rewrite_latched(id, slot, &key, skipped)
+        // Its slots may have been given away before.
+        if self.shards.of(slot).is_none_or(|of| of.index() != shard.index()) {
+            return Ok(RewriteOutcome::Gone);
+        }
+        self.rewrite_latched(shard, id, slot, &key, skipped)
     }
 
     /// Whether the collection would be made anew.
-    fn assess(&self, id: CollectionId, slot: Slot, key: &[u8], skipped: u64) -> Result<RewriteOutcome, StoreError> {
-        let Some(held) = self.store.get(&layout::key(slot, key))? else { return Ok(RewriteOutcome::Gone) };
+    fn assess(
+        &self,
+        shard: &Shard,
+        id: CollectionId,
+        slot: Slot,
+        key: &[u8],
+        skipped: u64,
+    ) -> Result<RewriteOutcome, StoreError> {
+        let Some(held) = shard.store().get(&layout::key(slot, key))? else { return Ok(RewriteOutcome::Gone) };
         let Some(tag) = Tag::of(held.attributes()).filter(|tag| tag.is_large) else { return Ok(RewriteOutcome::Gone) };
         let large = Large::decode(&held)?.0;
         if large.id != id || !self.is_there(held.attributes().expires_at_ms, self.clock.now_ms()) {
@@ -124,26 +139,28 @@ impl Keyspace {
 
     fn rewrite_latched(
         &self,
+        shard: &Shard,
         id: CollectionId,
         slot: Slot,
         key: &[u8],
         skipped: u64,
     ) -> Result<RewriteOutcome, StoreError> {
+        let store = shard.store();
         // Again, now that nobody can change it.
-        if self.store.get(&layout::ledger(id))?.is_none_or(|under| *under != *key) {
+        if store.get(&layout::ledger(id))?.is_none_or(|under| *under != *key) {
             return Ok(RewriteOutcome::Gone);
         }
-        match self.assess(id, slot, key, skipped)? {
+        match self.assess(shard, id, slot, key, skipped)? {
             RewriteOutcome::Done => {}
             other => return Ok(other),
         }
         let stored = layout::key(slot, key);
-        let Some(held) = self.store.get(&stored)? else { return Ok(RewriteOutcome::Gone) };
+        let Some(held) = store.get(&stored)? else { return Ok(RewriteOutcome::Gone) };
         // In the slot that its key is in now.
-        let new = CollectionId { slot, number: self.id_allocator.allocate(&self.store, Blocking::Allowed)? };
+        let new = CollectionId { slot, number: shard.id_allocator.allocate(store, Blocking::Allowed)? };
         let mut batch = Batch::new();
         let elements = layout::elements(id);
-        let mut scan = self.store.scan(elements.start.as_slice()..elements.end.as_slice(), Direction::Forward, None)?;
+        let mut scan = store.scan(elements.start.as_slice()..elements.end.as_slice(), Direction::Forward, None)?;
         while let Some(entry) = scan.next_entry()? {
             if batch.len() as u64 >= MAX_ENTRIES || batch.size_bytes() + entry.value.len() > MAX_BYTES {
                 return Ok(RewriteOutcome::NotProfitable(COST_PER_ENTRY * MAX_ENTRIES));
@@ -158,7 +175,7 @@ impl Keyspace {
         batch.put(&layout::ledger(new), key)?;
         // Nobody is told, so nobody of this slot need wait for a sync: what a loss of power takes
         // back is the collection as it was.
-        self.store.write(&batch, WriteOptions::durable(Durability::None))?;
+        store.write(&batch, WriteOptions::durable(Durability::None))?;
         self.reclaimable.add(vec![id]);
         Ok(RewriteOutcome::Done)
     }

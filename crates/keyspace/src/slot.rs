@@ -8,6 +8,12 @@ pub const SLOTS: u16 = 16384;
 pub struct Slot(u16);
 
 impl Slot {
+    /// The first one.
+    pub const FIRST: Self = Self(0);
+
+    /// The last one.
+    pub const LAST: Self = Self(SLOTS - 1);
+
     /// The slot of `key`: CRC16 of what stands between its first `{` and the next `}`, or of all of
     /// it where that is empty or missing (Redis cluster specification, "Hash tags").
     pub fn of(key: &[u8]) -> Self {

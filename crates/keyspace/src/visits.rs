@@ -9,11 +9,12 @@ use std::ops::{ControlFlow, Range};
 
 use ecotone_engine::{Attributes, Direction, Scan};
 
-use crate::error::{Blocking, Failure, Outcome};
+use crate::error::{Blocking, Failure, Outcome, texts};
 use crate::key_count::{KeyCountEstimate, MAX_COUNTED, SlotSample};
 use crate::keys::Keys;
 use crate::layout::{self, CollectionId, Tag};
 use crate::pending::PendingScan;
+use crate::shards::Shard;
 use crate::slot::Slot;
 use crate::slow_reads::SlowReads;
 
@@ -40,7 +41,12 @@ impl Drop for Read<'_> {
     }
 }
 
-impl Keys<'_> {
+impl<'c> Keys<'c> {
+    /// The shard of what stands under a key of the store's.
+    fn shard_of(&self, stored: &[u8]) -> Outcome<&'c Shard> {
+        self.keyspace.shards.of_stored(stored).ok_or(texts::NOT_SERVED)
+    }
+
     /// Shows `visit` the elements of a large collection with sub-keys in `range`, in their order or
     /// against it, until it breaks.
     pub fn visit_elements(
@@ -82,7 +88,8 @@ impl Keys<'_> {
     ) -> Outcome {
         let range = layout::element(id, &[from]).into_vec()..layout::elements(id).end;
         let visit = |key: &[u8], _: &Attributes, value: &[u8]| visit(layout::sub_key(key), value);
-        self.visit_skipping(range, Direction::Forward, reads_values, max_skipped, visit)
+        let shard = self.shard_of(&range.start)?;
+        self.visit_skipping(shard, range, Direction::Forward, reads_values, max_skipped, visit)
     }
 
     /// Shows `visit` the keys from `place` on whose time is not over: place, key and tag.
@@ -101,18 +108,48 @@ impl Keys<'_> {
         mut visit: impl FnMut(u32, &[u8], Tag) -> ControlFlow<()>,
     ) -> Outcome {
         let (keyspace, now_ms) = (self.keyspace, self.now_ms);
-        self.visit(range, Direction::Forward, false, |stored, attributes, _| {
-            match (layout::position_of(stored), Tag::of(attributes)) {
-                (Some(place), Some(tag)) if keyspace.is_there(attributes.expires_at_ms, now_ms) => {
-                    visit(place, layout::user_key(stored), tag)
-                }
-                _ => ControlFlow::Continue(()),
+        self.visit_user_keys(range, |stored, attributes| match (layout::position_of(stored), Tag::of(attributes)) {
+            (Some(place), Some(tag)) if keyspace.is_there(attributes.expires_at_ms, now_ms) => {
+                visit(place, layout::user_key(stored), tag)
             }
+            _ => ControlFlow::Continue(()),
         })
     }
 
-    /// Shows `visit` what stands in `range`: key, what stands beside the value, and the value, or
-    /// nothing instead of it where it does not read values.
+    /// Shows `visit` the store's keys of users' keys in `range`, in their order, whichever shards
+    /// they are in.
+    fn visit_user_keys(
+        &mut self,
+        range: Range<Vec<u8>>,
+        mut visit: impl FnMut(&[u8], &Attributes) -> ControlFlow<()>,
+    ) -> Outcome {
+        let first = layout::slot_of(&range.start).unwrap_or(Slot::FIRST);
+        // One that ends where a slot begins has nothing of that slot.
+        let last = layout::slot_of(&range.end).unwrap_or(Slot::LAST);
+        let visited_before = self.stats.visited;
+        let mut is_over = false;
+        for (shard, first, last) in self.keyspace.shards.runs(first, last) {
+            let [Some(first), Some(last)] = [first, last].map(Slot::new) else { continue };
+            let from = range.start.clone().max(layout::keys_of_slot(first).start);
+            let to = range.end.clone().min(layout::keys_of_slot(last).end);
+            self.visit_skipping(shard, from..to, Direction::Forward, false, None, |stored, attributes, _| {
+                let flow = visit(stored, attributes);
+                is_over = flow.is_break();
+                flow
+            })?;
+            if is_over {
+                break;
+            }
+            let visited = self.stats.visited - visited_before;
+            if visited > MAX_NONBLOCKING_VISITS as u64 && self.blocking != Blocking::Allowed {
+                return Err(Failure::WouldBlock);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows `visit` what stands in `range`, which is of one slot: key, what stands beside the
+    /// value, and the value, or nothing instead of it where it does not read values.
     pub(super) fn visit(
         &mut self,
         range: Range<Vec<u8>>,
@@ -120,11 +157,13 @@ impl Keys<'_> {
         reads_values: bool,
         visit: impl FnMut(&[u8], &Attributes, &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
-        self.visit_skipping(range, direction, reads_values, None, visit)
+        let shard = self.shard_of(&range.start)?;
+        self.visit_skipping(shard, range, direction, reads_values, None, visit)
     }
 
     fn visit_skipping(
         &mut self,
+        shard: &Shard,
         range: Range<Vec<u8>>,
         direction: Direction,
         reads_values: bool,
@@ -134,8 +173,13 @@ impl Keys<'_> {
         if range.start >= range.end {
             return Ok(());
         }
-        self.stats.is_uncommitted |= !self.state.is_empty();
-        let store = self.store();
+        if !self.state.is_empty() {
+            self.stats.is_uncommitted = true;
+            self.state.touched.insert(shard.index());
+        }
+        self.state.has_read = true;
+        let store = shard.store();
+        let snapshot = self.snapshot.and_then(|snapshot| snapshot.of(shard));
         let arena = &self.state.arena;
         let mut pending =
             PendingScan::new(&self.state.pending, range.start.as_slice()..range.end.as_slice(), direction);
@@ -148,7 +192,7 @@ impl Keys<'_> {
             let scan = match (self.blocking, max_skipped) {
                 (Blocking::Never, _) => store.try_scan(range.clone(), direction),
                 (_, Some(most)) => store.scan_skipping(range.clone(), direction, most),
-                (_, None) => store.scan(range.clone(), direction, self.snapshot)?,
+                (_, None) => store.scan(range.clone(), direction, snapshot)?,
             };
             let mut read = Read {
                 scan,
@@ -205,7 +249,7 @@ impl Keys<'_> {
         let now_ms = self.now_ms();
         let mut sample = SlotSample::default();
         let mut is_whole = true;
-        self.visit(layout::all_keys(), Direction::Forward, false, |_, attributes, _| {
+        self.visit_user_keys(layout::all_keys(), |_, attributes| {
             is_whole = sample.entries < MAX_COUNTED;
             if !is_whole {
                 return ControlFlow::Break(());
@@ -214,7 +258,8 @@ impl Keys<'_> {
             ControlFlow::Continue(())
         })?;
         if !is_whole {
-            return Ok(self.keyspace.key_count.recent(&self.keyspace.store, &self.keyspace.clock)?);
+            let recent = |shard: &Shard| shard.key_count.recent(shard.store(), &self.keyspace.clock);
+            return Ok(self.keyspace.shards().map(recent).sum::<Result<_, _>>()?);
         }
         let expiring = sample.expires_at_ms.len() as u64;
         let ttl_ms: u128 = sample.expires_at_ms.iter().map(|at_ms| u128::from(at_ms - now_ms)).sum();

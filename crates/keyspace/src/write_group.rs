@@ -1,8 +1,9 @@
 //! Write groups: writes of many commands that are committed together, and can be read before.
 //!
 //! A thread that serves clients collects what they write in one group and commits it once for all
-//! of them: one record of the write-ahead log instead of one for each command. A command sees the
-//! writes of the commands before it in its group as if they were in the store already.
+//! of them: one record of the write-ahead log instead of one for each command, or one for each store
+//! that it has written to. A command sees the writes of the commands before it in its group as if
+//! they were in the store already.
 //!
 //! Invariants:
 //!
@@ -11,8 +12,9 @@
 //! - A command that fails leaves nothing in the group: [`WriteGroup::rollback_to`].
 //! - No client is told anything that its group has not committed.
 //!
-//! Failure: a commit that fails has written nothing; the group is empty afterwards, and its latches
-//! are free. The ranks that were counted of its writes ([`crate::ranks`]) are dropped, as they are
+//! Failure: a commit that fails has written nothing to the stores that it names ([`CommitError`]),
+//! and all to the others; a command but for one that removes everything writes to one store, so it
+//! is whole or absent. The group is empty afterwards, and its latches are free. The ranks that were counted of its writes ([`crate::ranks`]) are dropped, as they are
 //! when a group is dropped.
 //!
 //! Threads: a group belongs to one thread at a time and may move to another.
@@ -20,15 +22,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ecotone_engine::{Durability, Error as StoreError, Snapshot, WriteOptions};
+use ecotone_engine::{Durability, Error as StoreError, Operation, Store, WriteOptions};
 
 use crate::cancellation::CancellationToken;
 use crate::error::{Blocking, Failure};
 use crate::keys::Keys;
-use crate::keyspace::{Keyspace, Unsynced};
+use crate::keyspace::{Keyspace, KeyspaceSnapshot, Unsynced};
+use crate::layout;
 use crate::memory::SMALL_BYTES;
 use crate::pending::{GroupState, MemoryUse, UndoStep};
 use crate::prefetch::Prefetched;
+use crate::shards::{Shard, ShardSet};
 use crate::slot::Slot;
 
 /// A group that has grown to this is committed before more is written into it: far from what a
@@ -59,6 +63,31 @@ pub struct Savepoint {
     bytes: usize,
     uncharged_bytes: usize,
     charged_bytes: usize,
+}
+
+/// Why a commit failed, and where.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{error}")]
+pub struct CommitError {
+    /// Why: of several stores the first.
+    pub error: StoreError,
+    /// The shards whose writes are not done. The others' are.
+    pub failed: ShardSet,
+}
+
+impl From<CommitError> for StoreError {
+    fn from(failed: CommitError) -> Self {
+        failed.error
+    }
+}
+
+/// What became of the writes to several stores.
+#[derive(Debug, Default)]
+struct Parts {
+    done: ShardSet,
+    failed: ShardSet,
+    /// Why not all is done: [`StoreError::WouldBlock`] where the rest was not tried.
+    why: Option<StoreError>,
 }
 
 /// What a commit leaves to do.
@@ -160,7 +189,7 @@ impl WriteGroup {
         now_ms: u64,
         blocking: Blocking,
         prefetched: Option<Prefetched<'c>>,
-        snapshot: Option<&'c Snapshot<'c>>,
+        snapshot: Option<&'c KeyspaceSnapshot<'c>>,
     ) -> Keys<'c> {
         debug_assert!(snapshot.is_none() || self.is_empty());
         Keys::of(&self.keyspace, &mut self.state, now_ms, blocking, prefetched, snapshot)
@@ -169,6 +198,11 @@ impl WriteGroup {
     /// Whether commands have read the store since the last call, and not only what was known.
     pub fn take_has_read(&mut self) -> bool {
         std::mem::take(&mut self.state.has_read)
+    }
+
+    /// The shards whose uncommitted writes commands have made or seen since the last call.
+    pub fn take_touched(&mut self) -> ShardSet {
+        std::mem::take(&mut self.state.touched)
     }
 
     /// What was written so far stays in the group.
@@ -276,7 +310,16 @@ impl WriteGroup {
     pub fn is_closed_to(&self, takes: bool) -> bool {
         self.state.bytes >= MAX_GROUP_BYTES
             || self.state.taken.uncharged_bytes >= MAX_UNCHARGED_BYTES
-            || self.state.takes != takes && !self.is_empty() && self.keyspace.store.is_space_low()
+            || self.state.takes != takes && !self.is_empty() && self.is_space_low()
+    }
+
+    /// Of any store: what comes next may be for another one than what is there.
+    fn is_space_low(&self) -> bool {
+        self.keyspace.stores().any(|store| store.is_space_low())
+    }
+
+    fn shards(&self, of: ShardSet) -> impl Iterator<Item = &Shard> {
+        of.places().filter_map(|index| self.keyspace.shards.at(index))
     }
 
     /// Bytes of keys and values that wait for the commit, about.
@@ -284,33 +327,34 @@ impl WriteGroup {
         self.state.bytes
     }
 
-    /// Writes all of it, or nothing, and gives the latches back. Who never waits must see to the
-    /// sync, where one is due.
+    /// Writes all of it, to each store in one batch, and gives the latches back. Who never waits
+    /// must see to the sync, where one is due.
     ///
     /// # Errors
     ///
-    /// Those of [`ecotone_engine::Store::write`]. After [`StoreError::WouldBlock`] everything is as
-    /// it was: commit it where waiting is allowed. After any other the group is empty.
-    pub fn commit(&mut self, blocking: Blocking) -> Result<Committed, StoreError> {
+    /// Those of [`ecotone_engine::Store::write`]. After [`StoreError::WouldBlock`] the group is as it
+    /// was: commit it where waiting is allowed. After any other it is empty, and what was for the
+    /// shards that [`CommitError`] names is not written.
+    pub fn commit(&mut self, blocking: Blocking) -> Result<Committed, CommitError> {
         let written = if self.is_empty() { Ok(Committed::default()) } else { self.write(blocking) };
-        if matches!(written, Err(StoreError::WouldBlock)) {
+        if matches!(written, Err(CommitError { error: StoreError::WouldBlock, .. })) {
             return written;
         }
-        let reclaimable = std::mem::take(&mut self.state.reclaimable);
+        let mut reclaimable = std::mem::take(&mut self.state.reclaimable);
         let ranks = &self.keyspace.ranks;
-        if written.is_err() {
+        if let Err(CommitError { failed, .. }) = &written {
             ranks.forget_changed(self.state.pending.keys(), &self.state.removed);
-        } else {
-            ranks.forget_gone(&reclaimable, &self.state.removed);
+            let shards = &self.keyspace.shards;
+            reclaimable.retain(|id| shards.of(id.slot).is_some_and(|shard| !failed.contains(shard.index())));
         }
+        ranks.forget_gone(&reclaimable, if written.is_ok() { &self.state.removed } else { &[] });
         self.release_from(0);
-        if written.is_ok() {
-            self.keyspace.reclaimable.add(reclaimable);
-        }
+        self.keyspace.reclaimable.add(reclaimable);
         self.state.pending.clear();
         self.state.arena.forget_from(0);
         self.state.undo.clear();
         self.state.removed.clear();
+        (self.state.written, self.state.committed) = (ShardSet::default(), ShardSet::default());
         self.state.bytes = 0;
         self.state.taken.uncharged_bytes = 0;
         self.give_back_to(0);
@@ -318,26 +362,112 @@ impl WriteGroup {
         written
     }
 
-    fn write(&mut self, blocking: Blocking) -> Result<Committed, StoreError> {
-        let store = &self.keyspace.store;
-        if blocking == Blocking::Never && self.state.bytes > MAX_NONBLOCKING_COMMIT_BYTES {
-            return Err(StoreError::WouldBlock);
-        }
+    fn write(&mut self, blocking: Blocking) -> Result<Committed, CommitError> {
+        let all = self.state.written;
         let no_wait = blocking == Blocking::Never;
-        let unsynced = self.keyspace.syncs_each_write.then(|| self.keyspace.unsynced.begin());
-        let durability = (no_wait && unsynced.is_some()).then_some(Durability::None);
-        let options = WriteOptions { durability, no_wait, frees: !self.state.takes };
+        if no_wait && self.state.bytes > MAX_NONBLOCKING_COMMIT_BYTES {
+            return Err(CommitError { error: StoreError::WouldBlock, failed: all });
+        }
+        let unsynced = self.keyspace.syncs_each_write.then(|| Unsynced::begin(&self.keyspace, all));
+        // One of a commit that could not go on is over with this one.
+        let _before = self.state.unsynced.take();
+        let takes = self.state.takes;
+        let options = |durability| WriteOptions { durability, no_wait, frees: !takes };
+        if let Some(only) = all.only().and_then(|index| self.keyspace.shards.at(index)) {
+            let durability = (no_wait && unsynced.is_some()).then_some(Durability::None);
+            self.write_whole(only, options(durability)).map_err(|error| CommitError { error, failed: all })?;
+            // Who may wait has waited for the sync as well.
+            return Ok(Committed { unsynced: unsynced.filter(|_| no_wait) });
+        }
+        // One sync for all stores, side by side, behind the writes.
+        let options = options(unsynced.is_some().then_some(Durability::None));
+        let Parts { done, failed, why } = self.write_parts(all.without(self.state.committed), options);
+        self.state.committed = self.state.committed.union(done);
+        match why {
+            Some(StoreError::WouldBlock) => {
+                // What is done can be seen from now on.
+                self.state.unsynced = unsynced;
+                Err(CommitError { error: StoreError::WouldBlock, failed: all })
+            }
+            why => {
+                if !no_wait && unsynced.is_some() {
+                    // What it does not make durable is there, and may be lost.
+                    self.keyspace.sync_unsynced().map_err(|error| CommitError { error, failed: all })?;
+                }
+                match why {
+                    Some(error) => Err(CommitError { error, failed }),
+                    None => Ok(Committed { unsynced: unsynced.filter(|_| no_wait) }),
+                }
+            }
+        }
+    }
+
+    /// To each of these stores what is for it, until one would have to be waited for.
+    fn write_parts(&self, shards: ShardSet, options: WriteOptions) -> Parts {
+        let mut parts = Parts::default();
+        for (shard, operations) in self.by_shard(shards) {
+            match self.write_to(shard, operations.iter().copied(), options) {
+                Ok(()) => parts.done.insert(shard.index()),
+                Err(StoreError::WouldBlock) => {
+                    parts.why = Some(StoreError::WouldBlock);
+                    break;
+                }
+                Err(error) => {
+                    parts.failed.insert(shard.index());
+                    parts.why.get_or_insert(error);
+                }
+            }
+        }
+        parts
+    }
+
+    /// All of it to one store.
+    fn write_whole(&self, shard: &Shard, options: WriteOptions) -> Result<(), StoreError> {
         if self.state.removed.is_empty() {
-            store.write(self.state.operations(), options)?;
+            self.write_to(shard, self.state.operations(), options)
         } else {
             // They are gone through more than once, and in which range a key is is asked once.
             let operations: Vec<_> = self.state.operations().collect();
-            store.write(operations.iter().copied(), options)?;
+            self.write_to(shard, operations.iter().copied(), options)
         }
-        self.keyspace.is_to_note.store(true, Ordering::Relaxed);
-        self.keyspace.key_count.changed(self.state.pending.len(), !self.state.removed.is_empty());
-        // Who may wait has waited for the sync as well.
-        Ok(Committed { unsynced: unsynced.filter(|_| no_wait) })
+    }
+
+    fn write_to<'o>(
+        &self,
+        shard: &Shard,
+        operations: impl Iterator<Item = Operation<'o>> + Clone,
+        options: WriteOptions,
+    ) -> Result<(), StoreError> {
+        let store: &Store = shard.store();
+        store.write(operations, options)?;
+        shard.is_to_note.store(true, Ordering::Relaxed);
+        shard.key_count.changed(self.state.pending.len(), !self.state.removed.is_empty());
+        Ok(())
+    }
+
+    /// What is for each of these shards.
+    fn by_shard(&self, shards: ShardSet) -> Vec<(&Shard, Vec<Operation<'_>>)> {
+        let mut all: Vec<(&Shard, Vec<Operation<'_>>)> = self.shards(shards).map(|shard| (shard, Vec::new())).collect();
+        let mut last = 0;
+        for operation in self.state.operations() {
+            let key = match operation {
+                Operation::Put { key, .. } | Operation::Delete { key } => key,
+                // A range without a slot is of everything.
+                Operation::DeleteRange { from, .. } => from,
+            };
+            let Some(slot) = layout::slot_of(key) else {
+                all.iter_mut().for_each(|(_, operations)| operations.push(operation));
+                continue;
+            };
+            let Some(index) = self.keyspace.shards.of(slot).map(Shard::index) else { continue };
+            // Most often the same as before: keys are in the order of their slots.
+            if all.get(last).is_none_or(|(shard, _)| shard.index() != index) {
+                let Some(place) = all.iter().position(|(shard, _)| shard.index() == index) else { continue };
+                last = place;
+            }
+            all[last].1.push(operation);
+        }
+        all
     }
 }
 

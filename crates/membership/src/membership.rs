@@ -141,19 +141,26 @@ impl Membership {
         self.shared.announced.send_replace(Some(announced));
     }
 
-    /// Calls `work` with what is known now, and whenever that has changed, for as long as this
-    /// lives. It must be quick.
-    pub fn follow(&self, mut work: impl FnMut(&Known) + Send + 'static) {
-        let mut following = self.following();
-        self.shared.runtime.spawn(async move {
-            loop {
-                let known = following.borrow_and_update().clone();
-                work(&known);
-                if following.changed().await.is_err() {
-                    return;
-                }
-            }
-        });
+    /// Waits, on a thread of the caller's, as a task of this server's would.
+    pub fn block_on<F: Future>(&self, work: F) -> F::Output {
+        self.shared.runtime.block_on(work)
+    }
+
+    /// Waits until this server's map is that of the others, for at most ten seconds. One that votes
+    /// alone has nobody to ask. Without an answer the last map counts: no server waits for ever
+    /// because others are off.
+    pub fn catch_up(&self) {
+        let known = self.known();
+        if known.voters == BTreeSet::from([known.member]) {
+            return;
+        }
+        // An entry that changes nothing: when it is applied here, so is all before it.
+        if let Err(error) = self.propose(Entry::RaiseFeatureLevel { level: 0 }) {
+            warn!(
+                %error,
+                "this server goes on by the last map that it has; what was given to another server meanwhile must not be served here"
+            );
+        }
     }
 
     /// Has a change decided, wherever the leader is. Blocks for at most ten seconds.

@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ecotone_engine::{Error as StoreError, HeldCheckpoint};
+use ecotone_engine::{Error as StoreError, HeldCheckpoint, Store};
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 
@@ -101,6 +101,11 @@ pub enum BackupError {
         MAX_IDLE.as_secs()
     )]
     Unknown,
+    /// A backup is of one store.
+    #[error(
+        "a backup is of one store, and this server holds {0} shards, each with one: stop the server and copy its whole folder"
+    )]
+    NotOneStore(usize),
     /// The store could not do it.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -143,7 +148,7 @@ impl Backups {
         if let Some(yields) = yields {
             self.give_up(&yields, "another was begun, and there was no other place");
         }
-        let store = keyspace.store();
+        let store = keyspace.only_store().ok_or_else(|| BackupError::NotOneStore(keyspace.stores().count()))?;
         let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let checkpoint = store.hold_checkpoint()?;
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -266,9 +271,8 @@ impl Backups {
 
     /// Gives up what has to be. Whether anything is left to watch.
     fn look(&self, keyspace: &Weak<Keyspace>) -> bool {
-        let is_short = keyspace
-            .upgrade()
-            .is_some_and(|keyspace| matches!(keyspace.store().check_free_space(), Err(StoreError::OutOfSpace { .. })));
+        let is_full = |store: &Arc<Store>| matches!(store.check_free_space(), Err(StoreError::OutOfSpace { .. }));
+        let is_short = keyspace.upgrade().is_some_and(|keyspace| keyspace.stores().any(is_full));
         let end = |held: &&Arc<BackupSnapshot>| is_short || held.idle() >= MAX_IDLE;
         // Of the others none is kept from here: whoever ends one takes its files with it.
         let ended: Vec<_> = self.state.lock().held.iter().filter(end).cloned().collect();
@@ -402,7 +406,7 @@ mod tests {
     fn what_nobody_asks_for_ends_and_what_is_asked_for_stays() {
         let directory = tempfile::tempdir().unwrap();
         let (keyspace, backups) = (keyspace(directory.path()), Arc::new(Backups::default()));
-        keyspace.store().put(b"k", b"value").unwrap();
+        keyspace.only_store().unwrap().put(b"k", b"value").unwrap();
         let (one, other) = (backups.begin(&keyspace).unwrap(), backups.begin(&keyspace).unwrap());
         rests(&one, MAX_IDLE);
         backups.read(&other, "STORE", 0, 10).unwrap();

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use ecotone_keyspace::Keyspace;
 
-/// The compactions of one store.
+/// The compactions of a server's stores.
 #[derive(Debug, Default)]
 pub struct Compactions {
     last: Mutex<Option<Arc<Job>>>,
@@ -193,21 +193,42 @@ struct Running(Arc<Job>);
 impl Running {
     fn run(self, keyspace: &Keyspace) {
         let job = &self.0;
-        let mut goes_on = |progress: &CompactionProgress| {
-            *job.progress.lock() = *progress;
-            !job.is_cancelled.load(Ordering::Relaxed)
-        };
-        let outcome = match keyspace.store().compact_all(&mut goes_on) {
-            Ok(progress) => {
-                *job.progress.lock() = progress;
-                if progress.stage == CompactionStage::Done { Ok(()) } else { Err(ENDED.to_owned()) }
+        // One store after the other: side by side they would take the device from clients.
+        let mut done = CompactionProgress { stage: CompactionStage::Done, ..CompactionProgress::default() };
+        let mut outcome = Ok(());
+        for store in keyspace.stores() {
+            let mut goes_on = |progress: &CompactionProgress| {
+                *job.progress.lock() = beside(&done, progress);
+                !job.is_cancelled.load(Ordering::Relaxed)
+            };
+            match store.compact_all(&mut goes_on) {
+                Ok(progress) => done = beside(&done, &progress),
+                Err(error) => {
+                    tracing::warn!(%error, "a compaction that was asked for has failed");
+                    outcome = Err(told(&error));
+                    break;
+                }
             }
-            Err(error) => {
-                tracing::warn!(%error, "a compaction that was asked for has failed");
-                Err(told(&error))
+            if done.stage != CompactionStage::Done {
+                outcome = Err(ENDED.to_owned());
+                break;
             }
-        };
+        }
+        if outcome.is_ok() || done.stage == CompactionStage::Ended {
+            *job.progress.lock() = done;
+        }
         job.end(outcome);
+    }
+}
+
+/// How far the compaction of a store is, with what was done of others before.
+fn beside(done: &CompactionProgress, now: &CompactionProgress) -> CompactionProgress {
+    CompactionProgress {
+        stage: now.stage,
+        pieces: done.pieces + now.pieces,
+        pieces_done: done.pieces_done + now.pieces_done,
+        bytes_before: done.bytes_before + now.bytes_before,
+        bytes: done.bytes + now.bytes,
     }
 }
 

@@ -89,7 +89,7 @@ pub fn execute<'s>(
     }
     let seen = client.seen(&service.cluster);
     seen.refresh(&service.cluster);
-    if seen.has_rules() {
+    if seen.has_rules() || service.keyspace.has_several() {
         match may_be_carried_out_here(service, client, command, arguments) {
             Ok(Where::Here) => {}
             Ok(Where::Elsewhere) => return Step::Elsewhere,
@@ -186,7 +186,9 @@ fn may_be_carried_out_here(
     arguments: &[&[u8]],
 ) -> Result<Where, Failure> {
     let destination = if command.keys != KeyPositions::None {
-        client.seen(&service.cluster).destination(key_slots(command, arguments), command.has(flag::WRITE))
+        let seen = client.seen(&service.cluster);
+        let destination = seen.destination(key_slots(command, arguments), command.has(flag::WRITE));
+        in_one_store(service, destination, || key_slots(command, arguments))
     } else if command.name == "exec" {
         destination_of_queued(service, client)
     } else {
@@ -221,7 +223,20 @@ fn destination_of_queued(service: &Service, client: &mut Client) -> Destination 
         }
     }
     client.transaction = Some(transaction);
-    client.seen(&service.cluster).destination(slots, writes)
+    let destination = client.seen(&service.cluster).destination(slots.iter().copied(), writes);
+    in_one_store(service, destination, || slots.iter().copied())
+}
+
+/// The same where the view does not know yet how slots lie in the stores of this server: no command
+/// has keys of two.
+fn in_one_store<S: Iterator<Item = Slot>>(
+    service: &Service,
+    destination: Destination,
+    slots: impl FnOnce() -> S,
+) -> Destination {
+    let is_apart =
+        destination == Destination::Here && service.keyspace.has_several() && !service.keyspace.are_together(slots());
+    if is_apart { Destination::CrossSlot } else { destination }
 }
 
 fn refuse(service: &Service, client: &mut Client, reply: &mut Reply, failure: &Failure) -> Step {
@@ -244,7 +259,7 @@ fn queue(
         return refuse(service, client, reply, &Failure::text("ERR Command not allowed inside a transaction"));
     }
     if command.has(flag::DENYOOM)
-        && let Err(error) = service.keyspace.store().check_free_space()
+        && let Err(error) = service.keyspace.check_free_space(key_slots(command, arguments))
     {
         service.statistics.usage.refused(command.id());
         return refuse(service, client, reply, &error.into());

@@ -64,6 +64,12 @@ pub enum InspectError {
         /// Whose it is.
         client: u64,
     },
+    /// An inspection is of one store.
+    #[error(
+        "an inspection is of one store, and this server holds {0} shards, each with one: stop the server and inspect each folder by \
+         itself (`ecotone verify`, `ecotone space`)"
+    )]
+    NotOneStore(usize),
     /// The server stops.
     #[error("the server stops")]
     Stops,
@@ -127,6 +133,7 @@ impl Inspections {
         client: &Arc<ClientInfo>,
         question: Question,
     ) -> Result<(), InspectError> {
+        let store = keyspace.only_store().ok_or_else(|| InspectError::NotOneStore(keyspace.stores().count()))?.clone();
         {
             let mut state = self.state.lock();
             if state.stops {
@@ -148,12 +155,11 @@ impl Inspections {
             });
         }
         let running = Running { inspections: self.clone(), outcome: None };
-        let keyspace = keyspace.clone();
         let thread = std::thread::Builder::new().name("inspection".into()).spawn(move || {
             // Whether the kernel grants that or not, it is slower than who serves clients, since it
             // rests.
             let _ = rustix::process::setpriority_process(None, NICE);
-            running.run(keyspace.store(), question);
+            running.run(&store, question);
         });
         let thread = thread.inspect_err(|_| self.state.lock().last = None)?;
         // The one before has ended, or is about to.

@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ecotone_engine::{Error as StoreError, Store};
+use ecotone_engine::Error as StoreError;
 use parking_lot::Mutex;
 
 use crate::backups::{BackupError, Backups};
 use crate::host::BackupTarget;
 use ecotone_keyspace::Keyspace;
 
-/// The saves of one store.
+/// The saves of a server's stores.
 #[derive(Debug)]
 pub struct Saves {
     state: Mutex<State>,
@@ -43,7 +43,7 @@ pub struct Saved {
     /// When the last one that succeeded ended, in seconds since 1970; before the first, when the
     /// server began.
     pub at_s: u64,
-    /// Keys that the store had written by then, since it was opened.
+    /// Keys that the stores had written by then, since they were opened.
     pub keys_written: u64,
     /// How long the last one in the background took.
     pub background_took: Option<Duration>,
@@ -96,9 +96,9 @@ impl Saves {
     /// # Errors
     ///
     /// See [`SaveError`].
-    pub fn save(self: &Arc<Self>, store: &Store) -> Result<(), SaveError> {
+    pub fn save(self: &Arc<Self>, keyspace: &Keyspace) -> Result<(), SaveError> {
         let mut running = self.begin(false)?;
-        Ok(running.write_all(store)?)
+        Ok(running.write_all(keyspace)?)
     }
 
     /// Begins a save on a thread of its own, which makes a backup where there is a `target`.
@@ -118,7 +118,7 @@ impl Saves {
         let save = move || {
             let saved = match target {
                 Some(target) => running.back_up(&keyspace, &backups, &*target),
-                None => running.write_all(keyspace.store()).map_err(SaveError::from),
+                None => running.write_all(&keyspace).map_err(SaveError::from),
             };
             if let Err(error) = saved {
                 tracing::warn!(%error, "a save in the background failed");
@@ -170,10 +170,10 @@ struct Running {
 }
 
 impl Running {
-    fn write_all(&mut self, store: &Store) -> Result<(), StoreError> {
-        store.flush(true)?;
-        store.sync()?;
-        self.keys_written = Some(store.counters().keys_written);
+    fn write_all(&mut self, keyspace: &Keyspace) -> Result<(), StoreError> {
+        keyspace.stores().try_for_each(|store| store.flush(true))?;
+        keyspace.sync()?;
+        self.keys_written = Some(keyspace.keys_written());
         Ok(())
     }
 
@@ -183,7 +183,7 @@ impl Running {
         backups: &Arc<Backups>,
         target: &dyn BackupTarget,
     ) -> Result<(), SaveError> {
-        let keys_written = keyspace.store().counters().keys_written;
+        let keys_written = keyspace.keys_written();
         let held = backups.begin(keyspace)?;
         let id = held.id.as_bytes();
         // It may be given up meanwhile: for want of space, or since it takes too long to write a

@@ -1,6 +1,6 @@
-//! Clients that are served over the store: the keyspace, the service, and the threads that listen.
+//! Clients that are served over the stores: the keyspace, the service, and the threads that listen.
 //!
-//! Stop order: the threads first, which answer what they have begun; then nobody holds the store
+//! Stop order: the threads first, which answer what they have begun; then nobody holds the stores
 //! any more but its owner.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -8,9 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ecotone_engine::{Durability, DutyObserver, Error as StoreError, Store};
-use ecotone_keyspace::Keyspace;
+use ecotone_engine::{Durability, DutyObserver, Error as StoreError};
+use ecotone_keyspace::{Keyspace, ShardError};
 use ecotone_membership::Announced;
+use ecotone_resp::cluster_view::ServerView;
 use ecotone_resp::serve::{Heartbeat, Listen, Listening, Machine, ServeError, Server};
 use ecotone_resp::service::Service;
 use tracing::{info, warn};
@@ -21,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::host::{Around, ServerHost};
 use crate::host_load::HostLoad;
 use crate::options::ClientOptions;
+use crate::shards::Viewer;
 
 /// A clock that is corrected by less than this is not worth a warning.
 const CLOCK_WARNING: Duration = Duration::from_secs(60);
@@ -29,10 +31,14 @@ const CLOCK_WARNING: Duration = Duration::from_secs(60);
 pub(crate) struct Served {
     server: Server,
     service: Arc<Service>,
+    alone: Arc<Alone>,
+    /// This server, as clients are told of it.
+    own: ServerView,
+    config: Config,
 }
 
 impl Served {
-    /// Listens, and serves what `around` has. `durability` is that of the store.
+    /// Listens, and serves what `around` has. `durability` is that of the stores.
     pub(crate) fn start(
         options: ClientOptions,
         around: Around,
@@ -56,9 +62,10 @@ impl Served {
         if let Some(path) = &options.listen.socket {
             refuse_other_than_socket(path, &config)?;
         }
-        let store: Arc<Store> = around.store.clone();
-        if options.config.trusts_system_clock()? {
-            match Keyspace::forget_time(&store) {
+        let shards = around.stores.shards();
+        let forgets_time = options.config.trusts_system_clock()?;
+        for shard in shards.iter().filter(|_| forgets_time) {
+            match Keyspace::forget_time(&shard.store) {
                 // A full store is there to be read; keys expire by the later clock meanwhile.
                 Err(error @ (StoreError::OutOfSpace { .. } | StoreError::DiskFull { .. })) => {
                     warn!(%error, "clients.trust_system_clock has no effect yet: start once more when there is free space");
@@ -66,20 +73,20 @@ impl Served {
                 forgotten => forgotten?,
             }
         }
-        let (store_directory, address) = (store.directory().to_path_buf(), around.federation.address().to_owned());
-        let membership = around.federation.membership().cloned();
-        let keyspace = Keyspace::open(store, durability)?;
+        let (store_directory, address) = (around.stores.first_directory(), around.federation.address().to_owned());
+        let (membership, known) = (around.federation.membership().cloned(), around.known.clone());
+        let keyspace = Keyspace::open_shards(shards, durability).map_err(|error| match error {
+            ShardError::Store(error) => Error::Store(error),
+            other => Error::Shard(other),
+        })?;
         warn_of_clock(keyspace.clock().ahead_of_system());
         let host = Arc::new(ServerHost::new(options.config, most, around, options.shut_down, options.allocator));
         let service = Arc::new(Service::new(keyspace, limits, host.clone()));
         let alone = Arc::new(Alone::new(&config, &store_directory, &address, &service.run_id)?);
         // Before the first client comes; a port that is any free one is known only after.
         let tls_addresses = options.listen.tls.as_ref().map(|tls| tls.addresses.as_slice()).unwrap_or_default();
-        let first = match &membership {
-            Some(membership) => {
-                let own = alone.server(&options.listen.addresses, tls_addresses);
-                alone.view_of(&membership.known(), &own)
-            }
+        let first = match &known {
+            Some(known) => alone.view_of(known, &alone.server(&options.listen.addresses, tls_addresses)),
             None => alone.view(&options.listen.addresses, tls_addresses),
         };
         service.cluster.set_mode(config.cluster_mode(first.servers().len()));
@@ -98,23 +105,25 @@ impl Served {
         let listening = server.listening();
         let own = alone.server(&listening.addresses, &listening.tls_addresses);
         match &membership {
+            // Clients are told of changes by who opens the shards that come with them.
             Some(membership) => {
                 membership.announce(Announced { peers: address, clients: Some(address_text(&own)) });
-                // Weak: the membership outlives the service, which holds the store.
-                let service = Arc::downgrade(&service);
-                membership.follow(move |known| {
-                    if let Some(service) = service.upgrade() {
-                        let view = alone.view_of(known, &own);
-                        service.cluster.set_mode(config.cluster_mode(view.servers().len()));
-                        service.cluster.publish(view);
-                    }
-                });
             }
             None => service.cluster.publish(alone.view(&listening.addresses, &listening.tls_addresses)),
         }
         host.serves(&service, listening.clone());
         log_addresses(server.listening(), has_password, asks_certificate);
-        Ok(Served { server, service })
+        Ok(Served { server, service, alone, own, config })
+    }
+
+    /// What clients are told of the federation, as it changes.
+    pub(crate) fn viewer(&self) -> Viewer {
+        let (alone, own, config) = (self.alone.clone(), self.own.clone(), self.config.clone());
+        Box::new(move |known, service| {
+            let view = alone.view_of(known, &own);
+            service.cluster.set_mode(config.cluster_mode(view.servers().len()));
+            view
+        })
     }
 
     /// Where clients are listened for.

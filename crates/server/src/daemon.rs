@@ -1,7 +1,7 @@
-//! Wires one server: cores, meter, federation, store, monitor.
+//! Wires one server: cores, meter, federation, stores, monitor.
 //!
-//! Start order: the federation first, since the store's compactions are placed by it; the load is
-//! reported once the store is open; clients last. Stop order: clients first, then the store, so
+//! Start order: the federation first, since the stores' compactions are placed by it; the load is
+//! reported once the stores are open; clients last. Stop order: clients first, then the stores, so
 //! that no compaction asks a federation that is gone. Metrics and health checks come before all and
 //! go last, so that who asks is always answered.
 
@@ -15,14 +15,15 @@ use std::time::{Duration, Instant};
 use ecotone_cluster::{Federation, FederationStatistics, Limits, Options};
 use ecotone_energy::cores::{CgroupCores, CoreBinder, Unbound};
 use ecotone_energy::{EnergyMeter, PowerModel, Reading, ThreadDuties};
-use ecotone_engine::{CompactionFinished, Counters, LocalSlots, StallChanged, StallCondition, Store, StoreEvents};
+use ecotone_engine::{Counters, LocalSlots, Store};
+use ecotone_keyspace::{ShardId, SlotRanges};
 use ecotone_policy::machine::{ModelReport, Parameters, WhenNoneInTime};
 use ecotone_resp::serve::Listening;
 use ecotone_resp::service::Service;
 use ecotone_types::DutyObserver;
 use ecotone_types::units::{Bytes, Cores, Tables};
 use parking_lot::{Condvar, Mutex};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::addresses::{Addresses, Announced};
 use crate::clients::Served;
@@ -36,10 +37,12 @@ use crate::http::status::{ClientParts, ServerStatus, ServingParts};
 use crate::identity;
 use crate::memory_shares::suit_clients;
 use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, SamplerState};
-use crate::open_files::share_with_store;
+use crate::open_files::share_with_stores;
 use crate::options::{ClientOptions, ServeOptions};
 use crate::requests::Requests;
 use crate::sample_base::{SampleBase, counting_from};
+use crate::shards::{Follower, Shards, shards_of};
+use crate::stores::{Opening, Stores};
 
 /// Time between two samples: the papers' monitors take one a second.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -58,7 +61,10 @@ pub(crate) fn cannot_start(error: ecotone_cluster::Error) -> Error {
 pub struct Daemon {
     announced: Option<Arc<Announced>>,
     served: Option<Served>,
-    store: Option<Arc<Store>>,
+    stores: Arc<Stores>,
+    shards: Arc<Shards>,
+    /// Before what it follows and changes.
+    follower: Option<Follower>,
     federation: Arc<Federation>,
     duties: Arc<ThreadDuties>,
     sampler: Arc<SamplerState>,
@@ -90,7 +96,7 @@ pub struct Sums {
     pub stalls_ms: Vec<f64>,
     /// Most tables in L0, sampled once a second.
     pub l0_tables_max: u64,
-    /// Compactions of this store that ran elsewhere.
+    /// Compactions of these stores that ran elsewhere.
     pub offloaded: u64,
     /// Compactions of other stores that ran here.
     pub taken: u64,
@@ -107,7 +113,7 @@ pub struct Sums {
 }
 
 impl Daemon {
-    /// Starts the server: the store is open and other servers can be reached when this returns.
+    /// Starts the server: the stores are open and other servers can be reached when this returns.
     ///
     /// # Errors
     /// What is wrong with the options, the store's folder, the address or the emulated cores.
@@ -171,26 +177,38 @@ impl Daemon {
         );
         let federation = Arc::new(federation.map_err(cannot_start)?);
 
+        // A shard may have been given to another server while this one was off.
+        let known = federation.membership().map(|membership| {
+            membership.catch_up();
+            membership.known()
+        });
+        if let Some(known) = &known {
+            options.shards = shards_of(known);
+        }
         options.store.max_subcompactions = options.max_subcompactions.unwrap_or(subcompactions);
-        let events = Arc::new(Events { federation: OnceLock::new(), sampler: sampler.clone() });
-        // Weak: the store holds its listener, the federation the store's offload.
-        let _ = events.federation.set(Arc::downgrade(&federation));
         // Clients take a value whose time is over for gone, whether it is there or not.
         let rank_bytes = match options.clients {
             Some(_) => suit_clients(&mut options.store, options.fits_memtables, host_memory()),
             None => 0,
         };
-        let store_directory = options.directory.join("store");
         let clients = options.clients.as_ref().map_or(Ok(0), ClientOptions::max_clients)?;
-        let max_tables = share_with_store(&mut options.store, &store_directory, clients)?;
-        let store = Store::builder(&store_directory)
-            .settings(options.store.clone())
-            .offload(federation.offload())
-            .local_slots(LocalSlots::new(Limits::default().fallback_slots))
-            .duties(duties.clone())
-            .events(events)
-            .open()?;
-        let store = Arc::new(store);
+        let directories: Vec<_> = options.shards.iter().map(|shard| shard.directory(&options.directory)).collect();
+        let max_tables = share_with_stores(&mut options.store, &directories, clients)?;
+        let opening = Opening {
+            directory: options.directory.clone(),
+            settings: options.store.clone(),
+            has_clients: options.clients.is_some(),
+            local_slots: LocalSlots::new(Limits::default().fallback_slots),
+            federation: federation.clone(),
+            duties: duties.clone(),
+            note_stall: Arc::new({
+                let sampler = sampler.clone();
+                move |is_stalled| sampler.note_stall(is_stalled)
+            }),
+            max_tables,
+        };
+        let stores = Stores::open(opening, &options.shards)?;
+        let shards = Shards::new(stores.clone());
         if let Some(opened) = &options.opened {
             opened();
         }
@@ -200,27 +218,27 @@ impl Daemon {
         let colocated = Arc::new(Mutex::new(Colocated::new(binder)));
         let monitor = Monitor::new(
             sampler.clone(),
-            store.clone(),
+            stores.clone(),
             meter,
             federation.clone(),
             progress.clone(),
             colocated.clone(),
             &options,
-            max_tables,
         );
         let begin = Mutex::new(Begin {
             energy: duties.meter().reading(),
-            counters: store.counters(),
+            counters: stores.counters(),
             federation: federation.statistics(),
         });
         // The opening may have taken long.
         sampler.does(Instant::now(), Doing::Sampling);
         let sampler_thread = Sampler::start(monitor)?;
-        info!(directory = %options.directory.display(), "the store is open");
+        info!(directory = %options.directory.display(), shards = options.shards.len(), "the stores are open");
         let served = match options.clients.take() {
             Some(clients) => {
                 let around = Around {
-                    store: store.clone(),
+                    stores: stores.clone(),
+                    known: known.clone(),
                     federation: federation.clone(),
                     duties: duties.clone(),
                     sampler: sampler.clone(),
@@ -242,6 +260,17 @@ impl Daemon {
             }
             None => None,
         };
+        let follower = match (&served, federation.membership(), &known) {
+            (Some(served), Some(membership), Some(known)) => {
+                shards.serve(served.service());
+                Some(Follower::start(membership.clone(), known, shards.clone(), served.service(), served.viewer())?)
+            }
+            (Some(served), ..) => {
+                shards.serve(served.service());
+                None
+            }
+            _ => None,
+        };
         status.serves(ServingParts {
             sampler: sampler.clone(),
             clients: served.as_ref().map(|served| ClientParts {
@@ -262,7 +291,9 @@ impl Daemon {
         Ok(Daemon {
             announced: Some(announced),
             served,
-            store: Some(store),
+            stores,
+            shards,
+            follower,
             federation,
             duties,
             sampler,
@@ -276,9 +307,51 @@ impl Daemon {
         })
     }
 
-    /// The store.
-    pub fn store(&self) -> &Arc<Store> {
-        self.store.as_ref().unwrap_or_else(|| unreachable!("only `stop` takes the store, and it takes the daemon"))
+    /// The stores, in the order in which they were opened.
+    pub fn stores(&self) -> Vec<Arc<Store>> {
+        self.stores.list()
+    }
+
+    /// The store, where there is exactly one: what a workload inside the server works with.
+    pub fn only_store(&self) -> Option<Arc<Store>> {
+        self.stores.only()
+    }
+
+    /// What all stores have done since they were opened.
+    pub fn counters(&self) -> Counters {
+        self.stores.counters()
+    }
+
+    /// Holds one shard more: its store is made, or opened where there is one already, and clients
+    /// are served from then on. Nobody may have been told before that these slots are here, and
+    /// nobody else may have them. May wait for requests under way.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be opened; slots that another shard here has. Nothing has changed then, but
+    /// for the folder of a store that was made.
+    pub fn add_shard(&self, id: ShardId, slots: &SlotRanges) -> Result<()> {
+        self.shards.add(id, slots)
+    }
+
+    /// Gives a shard that clients use these slots instead of those it has. Those that it loses have
+    /// no keys, and clients were told before that they are not here any more.
+    ///
+    /// # Errors
+    ///
+    /// See [`Keyspace::set_slots`](ecotone_keyspace::Keyspace::set_slots).
+    pub fn set_slots(&self, id: ShardId, slots: &SlotRanges) -> Result<()> {
+        self.shards.set_slots(id, slots)
+    }
+
+    /// Holds a shard no more, whatever is in it; clients were told before. Its store is synced, and
+    /// stays open, idle, until the server ends; its folder stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// See [`Keyspace::drop_shard`](ecotone_keyspace::Keyspace::drop_shard).
+    pub fn drop_shard(&self, id: ShardId) -> Result<()> {
+        self.shards.give_up(id)
     }
 
     /// Where clients are listened for, if they are.
@@ -318,7 +391,7 @@ impl Daemon {
 
     /// A workload begins: records are timed from here, and its progress is taken from `source`.
     pub fn begin_workload(&self, source: impl Fn() -> Progress + Send + Sync + 'static) {
-        let (energy, counters) = (self.duties.meter().reading(), self.store().counters());
+        let (energy, counters) = (self.duties.meter().reading(), self.stores.counters());
         *self.sample_base.lock() = SampleBase {
             stall_ms: counters.stall_us() as f64 / 1e3,
             delayed_ms: counters.writer_stall_us as f64 / 1e3,
@@ -358,7 +431,7 @@ impl Daemon {
     /// its start.
     pub fn sums(&self) -> Sums {
         let begin = self.begin.lock();
-        let counters = self.store().counters();
+        let counters = self.stores.counters();
         let federation = self.federation.statistics();
         let (stalls_ms, l0_tables_max) = self.sampler.stalls();
         let less = |now: &std::collections::HashMap<&'static str, u64>, then: &std::collections::HashMap<_, u64>| {
@@ -387,49 +460,21 @@ impl Daemon {
         self.federation.models()
     }
 
-    /// Stops the server and closes the store.
+    /// Stops the server and closes its stores.
     ///
     /// # Errors
-    /// [`Error::Store`] if the store could not be closed cleanly; nothing acknowledged is lost by
+    /// [`Error::Store`] if a store could not be closed cleanly; nothing acknowledged is lost by
     /// it.
     pub fn stop(mut self) -> Result<()> {
         self.status.stops();
         self.announced.take();
+        self.follower.take();
         if let Some(served) = self.served.take() {
             served.stop();
         }
         self.sampler_thread.take();
         *self.progress.lock() = None;
-        match self.store.take().map(Arc::try_unwrap) {
-            Some(Ok(store)) => Ok(store.close()?),
-            // A request that took too long to wait for it. The process ends with it, so what was
-            // acknowledged is to be durable now.
-            Some(Err(store)) => {
-                warn!(
-                    "a request is still under way: the store is left as it is, and its log is replayed at the next start"
-                );
-                Ok(store.sync()?)
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-/// Passes the store's events to the federation.
-struct Events {
-    federation: OnceLock<Weak<Federation>>,
-    sampler: Arc<SamplerState>,
-}
-
-impl StoreEvents for Events {
-    fn compaction_finished(&self, event: &CompactionFinished) {
-        if let Some(federation) = self.federation.get().and_then(Weak::upgrade) {
-            federation.compaction_finished(event);
-        }
-    }
-
-    fn stall_changed(&self, event: &StallChanged) {
-        self.sampler.note_stall(event.to != StallCondition::Normal);
+        self.stores.close()
     }
 }
 

@@ -27,6 +27,17 @@ pub enum Error {
     /// Energy or cores could not be set up.
     #[error("power: {0}")]
     Power(#[from] ecotone_energy::EnergyError),
+    /// The folder of a store could not be made.
+    #[error("cannot make the folder {}: {source}", path.display())]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Shards that cannot be held together.
+    #[error("{0}")]
+    Shard(#[from] ecotone_keyspace::ShardError),
     /// The system refused a thread.
     #[error("cannot start a thread for {what}: {source}")]
     Thread {

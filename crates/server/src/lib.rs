@@ -1,6 +1,6 @@
 //! The daemon: one server of a federation, wired together.
 //!
-//! This crate reads the [`config`]uration, opens a store, meters its energy, joins a federation,
+//! This crate reads the [`config`]uration, opens the stores of its shards, meters its energy, joins a federation,
 //! serves clients, samples all of it once a second, and shows the samples as [`record`]s and, by
 //! HTTP, as metrics and health checks. What clients speak belongs to resp; the workload that the
 //! lab runs inside a server belongs to bench.
@@ -28,12 +28,14 @@ mod options;
 pub mod record;
 mod requests;
 mod sample_base;
+mod shards;
 mod store_options;
+mod stores;
 mod witness;
 
 pub use daemon::{Daemon, Sums};
 pub use ecotone_cluster::free_bytes;
-pub use ecotone_keyspace::DerivedKeys;
+pub use ecotone_keyspace::{DerivedKeys, ShardId, SlotRanges};
 pub use ecotone_resp::host::{Allocator, AllocatorCounts};
 pub use error::{Error, Result};
 pub use http::health::{Health, SILENT_LIMIT};
@@ -44,4 +46,5 @@ pub use open_files::raise_descriptor_limit;
 pub use options::{ClientOptions, EmulatedCores, HttpOptions, LostLines, ServeOptions};
 pub use requests::Requests;
 pub use store_options::{STORE_OPTIONS, StoreOption, set_store_option, store_options};
+pub use stores::{ShardOptions, stores_of_server};
 pub use witness::Witness;

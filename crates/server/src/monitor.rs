@@ -11,7 +11,7 @@ use ecotone_cluster::{
 };
 use ecotone_energy::{EnergyMeter, Reading};
 use ecotone_engine::{
-    CompressionProperties, Counters, DedupProperties, FreeSpace, Store, StoreProperties, ValueLogProperties,
+    CompressionProperties, Counters, DedupProperties, FreeSpace, StoreProperties, ValueLogProperties,
 };
 use ecotone_membership::Known;
 use ecotone_policy::machine::ModelReport;
@@ -21,6 +21,7 @@ use crate::host_load::HostLoad;
 use crate::open_files::{OpenFiles, is_near};
 use crate::options::ServeOptions;
 use crate::record::{Job, Outcome, Record, Sample};
+use crate::stores::Stores;
 
 /// Takes records as they come. Called from several threads; must not block for long.
 pub type RecordSink = Arc<dyn Fn(Record) + Send + Sync>;
@@ -276,7 +277,7 @@ impl JobObserver for SamplerState {
 /// The sampling thread's memory between two samples.
 pub(crate) struct Monitor {
     pub(crate) sampler: Arc<SamplerState>,
-    pub(crate) store: Arc<Store>,
+    pub(crate) stores: Arc<Stores>,
     pub(crate) meter: Arc<EnergyMeter>,
     pub(crate) federation: Arc<Federation>,
     pub(crate) progress: Arc<Mutex<Option<ProgressSource>>>,
@@ -285,8 +286,6 @@ pub(crate) struct Monitor {
     pub(crate) is_emulated: bool,
     host: HostLoad,
     open_files: OpenFiles,
-    /// The tables that the store may have open, where it is not held to them yet.
-    max_tables: Option<u32>,
     last: Option<Last>,
 }
 
@@ -332,17 +331,16 @@ impl Monitor {
     #[allow(clippy::too_many_arguments)] // the parts of one server, wired once
     pub(crate) fn new(
         sampler: Arc<SamplerState>,
-        store: Arc<Store>,
+        stores: Arc<Stores>,
         meter: Arc<EnergyMeter>,
         federation: Arc<Federation>,
         progress: Arc<Mutex<Option<ProgressSource>>>,
         colocated: Arc<Mutex<crate::colocated::Colocated>>,
         options: &ServeOptions,
-        max_tables: Option<u32>,
     ) -> Monitor {
         Monitor {
             sampler,
-            store,
+            stores,
             meter,
             federation,
             progress,
@@ -351,7 +349,6 @@ impl Monitor {
             is_emulated: options.emulated.is_some(),
             host: HostLoad::new(),
             open_files: OpenFiles::default(),
-            max_tables,
             last: None,
         }
     }
@@ -360,7 +357,7 @@ impl Monitor {
     pub(crate) fn sample(&mut self) {
         let at = Instant::now();
         self.sampler.does(at, Doing::AskingTheStore);
-        let (properties, counters) = (self.store.properties(), self.store.counters());
+        let (properties, counters) = (self.stores.properties(), self.stores.counters());
         self.sampler.does(Instant::now(), Doing::Sampling);
         let properties = match properties {
             Ok(properties) => properties,
@@ -370,17 +367,8 @@ impl Monitor {
                 return;
             }
         };
-        if let Some(most) = self.max_tables.take_if(|most| is_near(properties.tables(), *most)) {
-            match self.store.bound_open_tables(most) {
-                Ok(()) => tracing::info!(
-                    tables = properties.tables(),
-                    "no more than {most} tables are held open from now on, by the limit of the process (ulimit -n, LimitNOFILE)"
-                ),
-                Err(error) => {
-                    tracing::warn!(%error, "the tables that are held open cannot be bounded; it is tried again");
-                    self.max_tables = Some(most);
-                }
-            }
+        if self.stores.max_tables().is_some_and(|most| is_near(properties.tables(), most)) {
+            self.stores.bound_tables();
         }
         let reading = self.meter.reading();
         let progress = self.progress.lock().as_ref().map(|source| source()).unwrap_or_default();
@@ -395,9 +383,9 @@ impl Monitor {
         // Nothing here waits for the store: a health check gets the sample before.
         let before = self.sampler.sample();
         let before = before.as_deref();
-        let values = self.store.try_value_log().or_else(|| before.and_then(|before| before.values));
-        let dedup = self.store.try_dedup().or_else(|| before.and_then(|before| before.dedup.clone()));
-        let room = self.store.try_free_space();
+        let values = self.stores.try_value_log().or_else(|| before.and_then(|before| before.values));
+        let dedup = self.stores.try_dedup().or_else(|| before.and_then(|before| before.dedup.clone()));
+        let room = self.stores.try_free_space();
         // Where clients are served their keys count, elements of large collections not among them.
         let keys = match self.sampler.keys.get() {
             Some(source) => source(),
@@ -496,11 +484,11 @@ impl Monitor {
         let server_sample = ServerSample {
             at,
             values,
-            compression: self.store.value_compression(),
+            compression: self.stores.value_compression(),
             dedup,
             room,
             keys,
-            write_failure: self.store.write_failure(),
+            write_failure: self.stores.write_failure(),
             reading: reading.clone(),
             watts: self.sampler.watts(),
             free_cores,

@@ -1,5 +1,5 @@
 //! How many file descriptors the process has open, and how many of those it may have are for
-//! clients, and how many for the store.
+//! clients, and how many for the stores.
 //!
 //! Whatever grows has a share: a table or a segment for which there is no descriptor would end all
 //! writing. All tables are held open while they are few beside what there is for them, as reads are
@@ -8,7 +8,7 @@
 //! The kernel counts them since Linux 6.2. Before, all must be listed, hundreds of thousands where
 //! there are as many clients, so it is done seldom and by nobody who owes an answer.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{MAX_OPEN_SEGMENTS, MIN_OPEN_FILES, StoreSettings};
@@ -38,7 +38,9 @@ const USUAL_CLIENTS: usize = 10_000;
 const MAX_TABLES: u64 = 1 << 24;
 
 /// With a smaller share segments are held to as many as tables from the start.
-const AMPLE: u64 = OTHERS + 4 * MAX_OPEN_SEGMENTS as u64;
+const fn ample(stores: usize) -> u64 {
+    OTHERS + 4 * MAX_OPEN_SEGMENTS as u64 * stores as u64
+}
 
 /// Lets the process have as many descriptors as the system allows it. Where that is refused it has
 /// those that it had.
@@ -59,20 +61,20 @@ fn clients_within(descriptors: u64) -> usize {
     usize::try_from(descriptors.saturating_sub(kept)).unwrap_or(usize::MAX)
 }
 
-/// Sees to it that the store in `directory` has no more files open than the process may have beside
-/// so many `clients`, unless `options` say how many. Gives the tables that it may have where that
-/// need not be bounded yet: once there are [half as many](is_near), it is to be.
+/// Sees to it that the stores in `directories` have no more files open together than the process
+/// may have beside so many `clients`, unless `options` say how many. Gives the tables that they may
+/// have where that need not be bounded yet: once there are [half as many](is_near), it is to be.
 ///
 /// # Errors
 ///
 /// The descriptors that the process may have are too few.
-pub(crate) fn share_with_store(
+pub(crate) fn share_with_stores(
     options: &mut StoreSettings,
-    directory: &Path,
+    directories: &[PathBuf],
     clients: usize,
 ) -> Result<Option<u32>, Error> {
     match getrlimit(Resource::Nofile).current {
-        Some(descriptors) if options.max_open_files.is_none() => share_of(descriptors, options, directory, clients),
+        Some(descriptors) if options.max_open_files.is_none() => share_of(descriptors, options, directories, clients),
         _ => Ok(None),
     }
 }
@@ -80,28 +82,39 @@ pub(crate) fn share_with_store(
 fn share_of(
     descriptors: u64,
     options: &mut StoreSettings,
-    directory: &Path,
+    directories: &[PathBuf],
     clients: usize,
 ) -> Result<Option<u32>, Error> {
+    let stores = directories.len().max(1);
     let share = descriptors.saturating_sub(clients as u64);
-    let most = tables_within(share).ok_or_else(|| {
+    let most = tables_within(share, stores).ok_or_else(|| {
         Error::Configuration(format!(
-            "the process may have {descriptors} files open, which is too few for a server; raise its limit to 1024 or more (ulimit -n, LimitNOFILE)"
+            "the process may have {descriptors} files open, which is too few for a server{}; raise its limit to {} or more (ulimit -n, LimitNOFILE)",
+            if stores > 1 { format!(" with {stores} shards") } else { String::new() },
+            1024 * stores
         ))
     })?;
-    if share >= AMPLE && !is_near(tables_in(directory), most) {
+    let tables = directories.iter().map(|directory| tables_in(directory)).sum();
+    if share >= ample(stores) && !is_near(tables, most) {
         return Ok(Some(most));
     }
     options.max_open_files = Some(most);
     Ok(None)
 }
 
-/// Tables that may be open within the store's share; `None`: too few.
-fn tables_within(share: u64) -> Option<u32> {
-    let left = share.checked_sub(OTHERS)?;
+/// What one of so many stores may have of what all of them may.
+pub(crate) fn per_store(most: u32, stores: usize) -> u32 {
+    let stores = u32::try_from(stores.max(1)).unwrap_or(u32::MAX);
+    (most / stores).max(MIN_OPEN_FILES)
+}
+
+/// Tables that may be open within the share of so many stores; `None`: too few.
+fn tables_within(share: u64, stores: usize) -> Option<u32> {
+    let (left, stores) = (share.checked_sub(OTHERS)?, stores as u64);
     // The engine may have a sixteenth more of them than it is given.
-    let tables = (left / 2).max(left.saturating_sub(MAX_OPEN_SEGMENTS as u64)) * 16 / 17;
-    u32::try_from(tables.min(MAX_TABLES)).ok().filter(|tables| *tables >= MIN_OPEN_FILES)
+    let tables = (left / 2).max(left.saturating_sub(MAX_OPEN_SEGMENTS as u64 * stores)) * 16 / 17;
+    let least = u64::from(MIN_OPEN_FILES) * stores;
+    u32::try_from(tables.min(MAX_TABLES)).ok().filter(|tables| u64::from(*tables) >= least)
 }
 
 /// Whether so many tables are to be held to `most` that are open. Those that are open by then stay
@@ -168,13 +181,19 @@ mod tests {
     #[test]
     fn tables_segments_and_others_fit_in_the_share_of_the_store() {
         // The last two are the shares of a limit of 1024 with clients, and of the unit for systemd.
-        let within = [0, OTHERS, 289, 290, 640, 252_144].map(tables_within);
+        let within = [0, OTHERS, 289, 290, 640, 252_144].map(|share| tables_within(share, 1));
         assert_eq!(within, [None, None, None, Some(16), Some(180), Some(236_830)]);
         for share in 290..5000 {
-            let tables = u64::from(tables_within(share).unwrap());
-            let open = tables + tables / 16 + tables.min(MAX_OPEN_SEGMENTS as u64);
-            assert!(open + OTHERS <= share, "{share}: {tables}");
+            for stores in [1, 4, 16] {
+                // Each store has its own rounding, and its own segments.
+                let Some(tables) = tables_within(share, stores) else { continue };
+                let each = u64::from(per_store(tables, stores));
+                let open = (each + each / 16 + each.min(MAX_OPEN_SEGMENTS as u64)) * stores as u64;
+                assert!(open + OTHERS <= share, "{share} for {stores}: {tables}");
+            }
+            assert!(tables_within(share, 1).is_some());
         }
+        assert_eq!((per_store(100, 3), per_store(20, 2), per_store(100, 0)), (33, MIN_OPEN_FILES, 100));
     }
 
     #[test]
@@ -182,18 +201,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let shared = |left: u64| {
             let mut options = StoreSettings::default();
-            let later = share_of(100 + left, &mut options, folder.path(), 100).map_err(|error| error.to_string());
+            let later = share_of(100 + left, &mut options, &[folder.path().to_path_buf()], 100)
+                .map_err(|error| error.to_string());
             later.map(|later| (options.max_open_files, later))
         };
         assert!(shared(289).is_err_and(|said| said.contains("LimitNOFILE")));
         assert_eq!(shared(320), Ok((Some(30), None)));
-        assert_eq!(shared(AMPLE), Ok((None, Some(722))));
+        assert_eq!(shared(ample(1)), Ok((None, Some(722))));
         for table in 0..385 {
             std::fs::write(folder.path().join(format!("{table:06}.sst")), "").unwrap();
         }
-        assert_eq!(shared(AMPLE), Ok((Some(722), None)));
+        assert_eq!(shared(ample(1)), Ok((Some(722), None)));
         let mut options = StoreSettings { max_open_files: Some(77), ..StoreSettings::default() };
-        assert_eq!(share_with_store(&mut options, folder.path(), 100).unwrap(), None);
+        assert_eq!(share_with_stores(&mut options, &[folder.path().to_path_buf()], 100).unwrap(), None);
         assert_eq!(options.max_open_files, Some(77));
     }
 

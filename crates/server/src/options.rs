@@ -13,6 +13,7 @@ use ecotone_types::ServerId;
 use crate::config::Config;
 use crate::error::Result;
 use crate::open_files::max_clients;
+use crate::stores::ShardOptions;
 
 /// Cores that the lab emulates for this server.
 #[derive(Debug, Clone)]
@@ -63,7 +64,7 @@ pub struct HttpOptions {
 /// Everything a server needs to know.
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// Folder of the store; `worker/` in it is for the jobs of others.
+    /// Folder of the stores; `worker/` in it is for the jobs of others.
     pub directory: PathBuf,
     /// Where the federation's services listen.
     pub listen: SocketAddr,
@@ -97,8 +98,11 @@ pub struct ServeOptions {
     pub network_bytes_per_s: f64,
     /// Subcompactions of one compaction of L0; `None`: the policy's choice.
     pub max_subcompactions: Option<u32>,
-    /// The store; its `max_subcompactions` is replaced by the one above or the policy's.
+    /// The stores, all together: what they take of memory and files is for all of them. Their
+    /// `max_subcompactions` is replaced by the one above or the policy's.
     pub store: StoreSettings,
+    /// The shards that the server holds, each with a store: none or several.
+    pub shards: Vec<ShardOptions>,
     /// Whether nobody has said how large its memtables and its first level are: a store that
     /// clients use has them by its memory then.
     pub fits_memtables: bool,
@@ -106,7 +110,7 @@ pub struct ServeOptions {
     pub clients: Option<ClientOptions>,
     /// Metrics and health checks by HTTP; `None`: none.
     pub http: Option<HttpOptions>,
-    /// Called once the store is open, before any client is: who ends the process from then on
+    /// Called once the stores are open, before any client is: who ends the process from then on
     /// closes it first.
     pub opened: Option<Arc<dyn Fn() + Send + Sync>>,
     /// How many lines of the log nobody could take; `None`: none is ever lost.

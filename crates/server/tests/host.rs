@@ -182,7 +182,7 @@ fn what_was_changed_is_written_into_the_file() {
 fn info_tells_of_the_store_the_federation_and_the_energy() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), None);
-    let store = server.daemon.store();
+    let store = server.daemon.only_store().unwrap();
     // The keyspace's own note of the time: a key as clients write them would do as well.
     store.put(b"mclock", &[0; 8]).unwrap();
     store.flush(true).unwrap();
@@ -209,6 +209,7 @@ fn info_tells_of_the_store_the_federation_and_the_energy() {
     assert_eq!(server.host().info("energy").len(), 1);
     assert!(server.host().info("keyspace").is_empty());
 
+    drop(store);
     server.host().shut_down();
     assert!(server.was_shut_down.load(Ordering::SeqCst));
     server.daemon.stop().unwrap();
@@ -218,7 +219,7 @@ fn info_tells_of_the_store_the_federation_and_the_energy() {
 fn what_users_write_counts_whole_wherever_it_lies() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), None);
-    let store = server.daemon.store();
+    let store = server.daemon.only_store().unwrap();
     let before = store.counters();
     for number in 0..100_u32 {
         store.put(&number.to_be_bytes(), &[7; 1000]).unwrap();
@@ -228,5 +229,6 @@ fn what_users_write_counts_whole_wherever_it_lies() {
     assert_eq!(after.separated_bytes - before.separated_bytes, 100_000, "long values are separated");
     let user_bytes = after.user_bytes() - before.user_bytes();
     assert!((105_000..115_000).contains(&user_bytes), "{user_bytes}");
+    drop(store);
     server.daemon.stop().unwrap();
 }

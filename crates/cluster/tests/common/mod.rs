@@ -13,11 +13,13 @@ pub mod wire;
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ecotone_cluster::steps::{Step, StepObserver};
-use ecotone_cluster::{Federation, JobEnded, JobObserver, JobOutcome, Limits, LoadSource, LocalLoad, Options};
+use ecotone_cluster::{
+    Federation, JobEnded, JobObserver, JobOutcome, Limits, LoadSource, LocalLoad, Options, StoreOffload,
+};
 use ecotone_energy::cores::Unbound;
 use ecotone_energy::{EnergyMeter, PowerModel, ThreadDuties};
 use ecotone_engine::{CompactionFinished, LocalSlots, OpenMode, Store, StoreEvents, StoreSettings};
@@ -215,13 +217,11 @@ pub struct Owner {
     seed: u64,
 }
 
-struct Events(OnceLock<Weak<Federation>>);
+struct Events(StoreOffload);
 
 impl StoreEvents for Events {
     fn compaction_finished(&self, event: &CompactionFinished) {
-        if let Some(federation) = self.0.get().and_then(Weak::upgrade) {
-            federation.compaction_finished(event);
-        }
+        self.0.compaction_finished(event);
     }
 }
 
@@ -241,13 +241,21 @@ pub fn open(
 ) -> (Arc<Store>, Arc<Federation>) {
     let slots = options.limits.fallback_slots;
     let federation = Arc::new(Federation::start(options, duties(), observer).unwrap());
-    let events = Arc::new(Events(OnceLock::from(Arc::downgrade(&federation))));
-    let offload = Arc::new(Watched::new(federation.offload(), notify));
+    let placed = federation.store_offload();
+    let offload = Arc::new(Watched::new(placed.offload(), notify));
+    let events = Arc::new(Events(placed));
     let builder = Store::builder(path).settings(settings).offload(offload);
     let store = Arc::new(builder.local_slots(LocalSlots::new(slots)).events(events).open().unwrap());
     federation.set_load_source(Arc::new(FixedLoad(SLOW)));
     federation.load_measured();
     (store, federation)
+}
+
+/// One more store of the same server.
+pub fn open_beside(federation: &Federation, path: &Path, settings: StoreSettings) -> Store {
+    let placed = federation.store_offload();
+    let builder = Store::builder(path).settings(settings).offload(placed.offload());
+    builder.local_slots(LocalSlots::new(limits().fallback_slots)).events(Arc::new(Events(placed))).open().unwrap()
 }
 
 impl Owner {

@@ -13,4 +13,5 @@ mod identity;
 mod kills;
 mod names;
 mod reports;
+mod two_stores;
 mod versions;

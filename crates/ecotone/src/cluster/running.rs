@@ -12,7 +12,7 @@ use crate::live_server::{self, Connected, StoreLocation};
 
 /// The server that is asked, or none where the folder is of one that does not run.
 fn connect(server: &Server, words: &str) -> Result<Option<Connected>> {
-    let found = match live_server::locate(&server.server) {
+    let found = match live_server::locate(&server.server)? {
         StoreLocation::Store(_) => return Ok(None),
         StoreLocation::Server(found) => found,
     };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
@@ -179,6 +180,73 @@ pub struct DedupProperties {
     pub merge_cpu_us: u64,
     /// Whether a merge runs now, or an extension waits for its turn.
     pub is_busy: bool,
+}
+
+impl AddAssign for DedupProperties {
+    /// Of several stores.
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            total_keys,
+            duplicate_keys,
+            relative_error,
+            shadowed_bytes,
+            levels,
+            unsampled_tables,
+            unfiltered_tables,
+            checks,
+            checks_dropped,
+            checks_left,
+            extensions,
+            merges,
+            merges_aborted,
+            merges_deferred,
+            expected_keys,
+            found_keys,
+            read_bytes,
+            written_bytes,
+            check_cpu_us,
+            sketch_cpu_us,
+            merge_cpu_us,
+            is_busy,
+        } = other;
+        // Errors of independent samples, each by what it counts.
+        let parts = [(self.relative_error, self.duplicate_keys), (relative_error, duplicate_keys)];
+        let squares = parts.map(|(error, keys)| (error.unwrap_or(0.0) * keys as f64).powi(2));
+        let all = (self.duplicate_keys + duplicate_keys) as f64;
+        let is_known = self.relative_error.is_some() || relative_error.is_some();
+        self.relative_error = (is_known && all > 0.0).then(|| squares.iter().sum::<f64>().sqrt() / all);
+        self.total_keys += total_keys;
+        self.duplicate_keys += duplicate_keys;
+        self.shadowed_bytes += shadowed_bytes;
+        if self.levels.len() < levels.len() {
+            self.levels.resize(levels.len(), DedupLevel::default());
+        }
+        for (sum, level) in self.levels.iter_mut().zip(levels) {
+            sum.shadowed_keys += level.shadowed_keys;
+            sum.shadowed_bytes += level.shadowed_bytes;
+        }
+        self.unsampled_tables += unsampled_tables;
+        self.unfiltered_tables += unfiltered_tables;
+        self.checks += checks;
+        self.checks_dropped += checks_dropped;
+        for (reason, count) in checks_left {
+            *self.checks_left.entry(reason).or_default() += count;
+        }
+        self.extensions += extensions;
+        self.merges += merges;
+        self.merges_aborted += merges_aborted;
+        for (reason, count) in merges_deferred {
+            *self.merges_deferred.entry(reason).or_default() += count;
+        }
+        self.expected_keys += expected_keys;
+        self.found_keys += found_keys;
+        self.read_bytes += read_bytes;
+        self.written_bytes += written_bytes;
+        self.check_cpu_us += check_cpu_us;
+        self.sketch_cpu_us += sketch_cpu_us;
+        self.merge_cpu_us += merge_cpu_us;
+        self.is_busy |= is_busy;
+    }
 }
 
 impl DedupProperties {

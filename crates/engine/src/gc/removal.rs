@@ -30,6 +30,7 @@
 
 use std::collections::HashSet;
 use std::collections::hash_map::Entry;
+use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -129,6 +130,34 @@ impl ValueLogProperties {
     pub fn compression_ratio(&self) -> f64 {
         let user = self.referenced_bytes + self.saved_bytes;
         if self.referenced_bytes == 0 { 1.0 } else { user as f64 / self.referenced_bytes as f64 }
+    }
+}
+
+impl AddAssign for ValueLogProperties {
+    /// Of several stores; the ratio is the greatest.
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            segments,
+            bytes,
+            referenced_bytes,
+            saved_bytes,
+            gc_segments,
+            ratio_per_mille,
+            relocated_bytes,
+            throttled_ms,
+            removed_segments,
+            removed_bytes,
+        } = other;
+        self.segments += segments;
+        self.bytes += bytes;
+        self.referenced_bytes += referenced_bytes;
+        self.saved_bytes += saved_bytes;
+        self.gc_segments += gc_segments;
+        self.ratio_per_mille = self.ratio_per_mille.max(ratio_per_mille);
+        self.relocated_bytes += relocated_bytes;
+        self.throttled_ms += throttled_ms;
+        self.removed_segments += removed_segments;
+        self.removed_bytes += removed_bytes;
     }
 }
 

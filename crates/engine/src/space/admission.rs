@@ -31,6 +31,7 @@ use super::measure::{self, OwnBytes};
 use super::notifier::ProbeNotifier;
 use super::pieces::cuts;
 use super::reservations::{Backlog, RunningCompactions, deep_compaction_bytes};
+use super::shared::{SharedSpace, SpaceMember, TakenByOthers};
 use crate::events::{SpaceChanged, StoreEvents};
 use crate::family::DataFamily;
 use crate::raw::TableLimit;
@@ -121,6 +122,8 @@ pub(crate) struct AdmissionControl {
     probe: Mutex<ProbeState>,
     free_space: Mutex<FreeSpace>,
     compactions: Mutex<RunningCompactions>,
+    /// With the other stores that share the space.
+    space: SpaceMember,
     /// Options that share RocksDB's counters with the database and nothing else of it.
     counters: Options,
     tables: OnceLock<TableLimit>,
@@ -138,6 +141,7 @@ struct ProbeState {
     warned: bool,
     /// What is spare of the room; a budget may be less, see [`BUDGET_SHARE`].
     spare: i64,
+    others: TakenByOthers,
 }
 
 /// A write that was let through, until it is done.
@@ -168,6 +172,7 @@ impl AdmissionControl {
         settings: &StoreSettings,
         counters: Options,
         events: Option<Arc<dyn StoreEvents>>,
+        space: Option<&SharedSpace>,
     ) -> Result<Self> {
         let file_system = measure::file_system(directory);
         let (_, disk_bytes) = file_system.map_err(|error| Error::io("ask for free space on", directory, &error))?;
@@ -197,6 +202,7 @@ impl AdmissionControl {
             probe: Mutex::default(),
             free_space: Mutex::default(),
             compactions: Mutex::default(),
+            space: space.cloned().unwrap_or_default().join(),
             counters,
             tables: OnceLock::new(),
             database: OnceLock::new(),
@@ -232,7 +238,8 @@ impl AdmissionControl {
         let there = measure::table_bytes(&self.directory).map_err(failed)?;
         let mut probe = self.probe.lock();
         let free_space = self.measure(&mut probe, Backlog::default()).map_err(failed)?;
-        tables.allow(there.saturating_add(self.for_compactions(&free_space, Backlog::default())));
+        let left = self.for_compactions(&free_space, Backlog::default(), probe.others);
+        tables.allow(there.saturating_add(left));
         let _ = self.tables.set(tables);
         Ok(())
     }
@@ -430,13 +437,14 @@ impl AdmissionControl {
         let above = spare.saturating_sub(self.reserve);
         let refused = self.refuses.load(Ordering::Relaxed);
         free_space.writes_refused = above < self.reserve / if refused { RESUME_SHARE } else { CLOSE_SHARE };
-        let most = self.reserve / BUDGET_SHARE;
+        // Others have as much at the same time.
+        let most = self.reserve / (BUDGET_SHARE * self.space.members());
         let gc = spare.saturating_sub(self.reserve / COMPACTIONS_SHARE);
         self.gc.store(gc.min(most / 2), Ordering::Relaxed);
         self.deletions.store(spare.saturating_sub(self.reserve / DELETIONS_SHARE).min(most), Ordering::Relaxed);
         self.budget.store(if free_space.writes_refused { NOTHING } else { above.min(most) }, Ordering::Relaxed);
         if let Some(limit) = self.tables.get() {
-            limit.allow(tables.saturating_add(self.for_compactions(&free_space, backlog)));
+            limit.allow(tables.saturating_add(self.for_compactions(&free_space, backlog, probe.others)));
         }
         self.low_space
             .store(free_space.spare_bytes() < self.reserve.saturating_mul(LOW_SPACE_RESERVES), Ordering::Relaxed);
@@ -473,12 +481,15 @@ impl AdmissionControl {
         // Not both: the next one may be among those that run, or begins when they have ended.
         let compactions = running.max(backlog.next_compaction_bytes);
         let flushes = backlog.memtable_bytes.saturating_add(self.next_wal_bytes);
+        let reserved_bytes = flushes.saturating_add(compactions);
+        self.space.tell(used_bytes.unwrap_or(0), reserved_bytes);
+        probe.others = self.space.others();
         Ok(FreeSpace {
             free_bytes,
             disk_bytes,
-            used_bytes,
+            used_bytes: used_bytes.map(|bytes| bytes.saturating_add(probe.others.used_bytes)),
             max_bytes: self.max_bytes,
-            reserved_bytes: flushes.saturating_add(compactions),
+            reserved_bytes: reserved_bytes.saturating_add(probe.others.reserved_bytes),
             reserve_bytes: self.reserve.unsigned_abs(),
             writes_refused: false,
         })
@@ -486,9 +497,10 @@ impl AdmissionControl {
 
     /// What all compactions together may take of the room, running ones whole: RocksDB knows those
     /// itself.
-    fn for_compactions(&self, free_space: &FreeSpace, backlog: Backlog) -> u64 {
+    fn for_compactions(&self, free_space: &FreeSpace, backlog: Backlog, others: TakenByOthers) -> u64 {
         let flushes = backlog.memtable_bytes.saturating_add(self.next_wal_bytes);
         let kept = flushes.saturating_add((self.reserve / COMPACTIONS_SHARE).unsigned_abs());
+        let kept = kept.saturating_add(others.reserved_bytes);
         free_space.available_bytes().saturating_sub(kept)
     }
 
@@ -527,7 +539,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let space = SpaceLimits { reserve_bytes: Some(16 * MIB), max_bytes: Some(64 * MIB) };
         let settings = StoreSettings { memtable_bytes: MIB, space, ..StoreSettings::default() };
-        let admission = AdmissionControl::new(directory.path(), &settings, Options::default(), None).unwrap();
+        let admission = AdmissionControl::new(directory.path(), &settings, Options::default(), None, None).unwrap();
         let filler = directory.path().join("filler");
         // Whole blocks without holes: what is taken is what the file is long.
         let take = move |bytes: u64| std::fs::write(&filler, vec![7; bytes as usize]).unwrap();

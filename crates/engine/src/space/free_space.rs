@@ -7,12 +7,13 @@ pub struct FreeSpace {
     pub free_bytes: u64,
     /// Those, and what is taken of the file system; not what it keeps back for its administrator.
     pub disk_bytes: u64,
-    /// What the store's directory takes, what is allocated ahead of a file's end included; `None`
+    /// What the store's directory takes, with those of others that share its space, what is allocated ahead of a file's end included; `None`
     /// without `max_bytes`: nobody counts it then.
     pub used_bytes: Option<u64>,
     /// The limit of `used_bytes`.
     pub max_bytes: Option<u64>,
-    /// What memtables, the next WAL, compactions and large writes under way will still take.
+    /// What memtables, the next WAL, compactions and large writes under way will still take; with
+    /// those of other stores that share the space, but for their large writes.
     pub reserved_bytes: u64,
     /// What is to stay free beside that.
     pub reserve_bytes: u64,

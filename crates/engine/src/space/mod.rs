@@ -6,13 +6,15 @@
 //! - [`ballast`]: what is kept for an opening on a disk that is full.
 //! - [`measure`]: what is free, and what the store takes.
 //! - [`pieces`]: how deletions of ranges are cut where space is low.
-//! - [`reservations`]: what RocksDB has still to write.
+//! - [`reservations`]: what RocksDB has still to write. [`shared`]: what other stores have, where
+//!   several share the space.
 //! - [`reclaim`]: how garbage is found where space is low. [`expired_tables`]: what of it has
 //!   expired.
 //!
 //! # What is kept free
 //!
-//! *Room* is the lesser of what the file system has free and what is left to `max_bytes`. Of it,
+//! *Room* is the lesser of what the file system has free and what is left to `max_bytes`, of all
+//! stores that share it. Of it,
 //! some is *reserved*: memtables will be flushed, the next WAL is allocated ahead, and compactions
 //! will write their outputs: those that run, or else the next one, without which nothing would ever
 //! be freed. What is left is shared out in layers of the reserve R:
@@ -45,6 +47,7 @@ pub(crate) mod notifier;
 mod pieces;
 pub(crate) mod reclaim;
 pub(crate) mod reservations;
+pub(crate) mod shared;
 pub(crate) mod watch;
 
 use crate::{Error, Result};

@@ -9,7 +9,9 @@ use ecotone_types::DutyObserver;
 
 use super::open::{self, StoreComponents};
 use crate::offload::slots::LocalSlots;
-use crate::{CompactionOffload, MemoryLimit, OpenMode, Result, Store, StoreEvents, StoreSettings};
+use crate::{
+    CompactionOffload, MemoryLimit, OpenMode, Result, SharedRows, SharedSpace, Store, StoreEvents, StoreSettings,
+};
 
 /// Opens a store: see [`Store::builder`].
 #[derive(Clone)]
@@ -47,6 +49,21 @@ impl StoreBuilder {
     /// [`StoreSettings::memory_limit_bytes`] says.
     pub fn memory(mut self, memory: MemoryLimit) -> Self {
         self.components.memory = Some(memory);
+        self
+    }
+
+    /// Rows that several stores share, whatever [`StoreSettings::row_cache_bytes`] says: the keys of
+    /// two of them must not be the same, but for those with the private prefix. What is told of
+    /// rows is told by them, and not by the store.
+    pub fn rows(mut self, rows: SharedRows) -> Self {
+        self.components.rows = Some(rows);
+        self
+    }
+
+    /// The space that several stores share: what the others will still write is not given away, and
+    /// [`SpaceLimits::max_bytes`](crate::SpaceLimits) is the limit of all of them together.
+    pub fn space(mut self, space: SharedSpace) -> Self {
+        self.components.space = Some(space);
         self
     }
 
@@ -98,12 +115,14 @@ impl StoreBuilder {
 
 impl fmt::Debug for StoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StoreComponents { memory, hooks, offload, local_slots, duties, events } = &self.components;
+        let StoreComponents { memory, rows, space, hooks, offload, local_slots, duties, events } = &self.components;
         f.debug_struct("StoreBuilder")
             .field("directory", &self.directory)
             .field("mode", &self.mode)
             .field("settings", &self.settings)
             .field("memory", memory)
+            .field("rows", rows)
+            .field("space", space)
             .field("hooks", &hooks.is_some())
             .field("offload", &offload.is_some())
             .field("local_slots", local_slots)

@@ -55,6 +55,7 @@ use crate::offload::adapter::{Adapter, OffloadState, OnlyHere};
 use crate::offload::slots::LocalSlots;
 use crate::raw::TableLimit;
 use crate::row_cache::RowCache;
+use crate::shared_rows::StoreRows;
 use crate::space::admission::AdmissionControl;
 use crate::space::ballast::Shortage;
 use crate::space::expired_tables::ExpiredTables;
@@ -65,8 +66,8 @@ use crate::value_store::replay::{Replay, ReplayOutcome};
 use crate::value_store::{Components, Opening, ValueStore};
 use crate::wal_sync::{NotSynced, Synced, WalSync, WalSyncs};
 use crate::{
-    CompactionOffload, Error, MemoryLimit, OpenMode, Result, StoreEvents, StoreSettings, cleanup, dedup, identity,
-    idle, layout, log_check, tuning,
+    CompactionOffload, Error, MemoryLimit, OpenMode, Result, SharedRows, SharedSpace, StoreEvents, StoreSettings,
+    cleanup, dedup, identity, idle, layout, log_check, tuning,
 };
 
 /// Compactions that run here at a time after a failed offload, unless the store is given slots.
@@ -78,6 +79,8 @@ const DEFAULT_LOCAL_SLOTS: usize = 2;
 #[derive(Clone, Default)]
 pub(crate) struct StoreComponents {
     pub(crate) memory: Option<MemoryLimit>,
+    pub(crate) rows: Option<SharedRows>,
+    pub(crate) space: Option<SharedSpace>,
     pub(crate) hooks: Option<FileSystemHooks>,
     pub(crate) offload: Option<Arc<dyn CompactionOffload>>,
     pub(crate) local_slots: Option<Arc<LocalSlots>>,
@@ -155,7 +158,11 @@ fn open_once(directory: &Path, request: &Request<'_>, meets_full_disk: bool) -> 
     let mut write_non_blocking = RocksWriteOptions::default();
     write_non_blocking.set_no_slowdown(true);
     let has_pointers = values.is_some();
-    let row_cache_bytes = request.settings.row_cache_bytes.filter(|bytes| *bytes > 0);
+    let own_rows = || {
+        let bytes = request.settings.row_cache_bytes.filter(|bytes| *bytes > 0)?;
+        Some(StoreRows::own(RowCache::new(bytes, has_pointers)))
+    };
+    let rows = request.components.rows.clone().map(StoreRows::shared).or_else(own_rows);
     Ok(Store {
         wal_sync: threads.wal_sync,
         watch: threads.watch,
@@ -169,7 +176,7 @@ fn open_once(directory: &Path, request: &Request<'_>, meets_full_disk: bool) -> 
         read_some: ending_early(ReadOptions::default()),
         non_blocking: NonBlockingReads::of(request.settings),
         skipped: state.skipped,
-        rows: row_cache_bytes.map(|bytes| RowCache::new(bytes, has_pointers)),
+        rows,
         write_unsynced: RocksWriteOptions::default(),
         write_synced,
         write_non_blocking,
@@ -268,9 +275,15 @@ struct Parts {
 impl Parts {
     /// `options` are those of the database, without anything yet that holds one of these.
     fn new(directory: &Path, request: &Request<'_>, options: &Options) -> Result<Self> {
-        let StoreComponents { events, duties, .. } = &request.components;
+        let StoreComponents { events, duties, space, .. } = &request.components;
         let admission = if request.is_writable() {
-            Some(Arc::new(AdmissionControl::new(directory, request.settings, options.clone(), events.clone())?))
+            Some(Arc::new(AdmissionControl::new(
+                directory,
+                request.settings,
+                options.clone(),
+                events.clone(),
+                space.as_ref(),
+            )?))
         } else {
             None
         };
@@ -420,7 +433,8 @@ fn add_samples(
 ) -> Option<Arc<SampleRegistry>> {
     let samples = table_format.collects.samples.then(|| {
         let asks_filters = table_format.collects.filter_bits_per_key > 0;
-        let memory_bytes = memory.map(MemoryLimit::limit_bytes);
+        // Stores that share a limit have each a part of it for what lies beside.
+        let memory_bytes = settings.memory_limit_bytes.or(memory.map(MemoryLimit::limit_bytes));
         SampleRegistry::new(max_samples(memory_bytes), asks_filters.then_some(settings.dedup.max_filter_bytes))
     });
     let sketching = samples.as_ref().map_or_else(|| Sketching::new(0).into(), |samples| samples.sketching().clone());

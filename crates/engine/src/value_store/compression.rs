@@ -18,6 +18,7 @@
 //! Threads: any may append. The machine belongs to the thread `ecotone-training`, which sleeps
 //! until [`MAX_ROUND_BYTES`] more were written, or as many as samples are collected.
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -98,6 +99,20 @@ pub struct CompressionProperties {
     pub trainings: u64,
     /// Dictionaries among them that were better than the one before.
     pub installed_dictionaries: u64,
+}
+
+impl AddAssign for CompressionProperties {
+    /// Of several stores with the same settings: codecs and dictionary are those of the first.
+    fn add_assign(&mut self, other: Self) {
+        let Self { written, relocated, dictionary_memory_bytes, trainings, installed_dictionaries, .. } = other;
+        for (sum, of) in [(&mut self.written, written), (&mut self.relocated, relocated)] {
+            sum.raw_bytes += of.raw_bytes;
+            sum.stored_bytes += of.stored_bytes;
+        }
+        self.dictionary_memory_bytes += dictionary_memory_bytes;
+        self.trainings += trainings;
+        self.installed_dictionaries += installed_dictionaries;
+    }
 }
 
 /// See the module.

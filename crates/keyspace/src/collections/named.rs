@@ -17,6 +17,7 @@ use crate::error::{Failure, Outcome};
 use crate::keys::{Entry, Keys};
 use crate::layout::{Tag, Type};
 use crate::memory::BoundedVec;
+use crate::slot::Slot;
 
 /// Removed elements that a draw which also removes steps over before the collection is rewritten
 /// without them: more than these, and more than there are elements left. Rewriting then costs less
@@ -242,7 +243,7 @@ impl<'c, K: Kind> Named<'c, K> {
         count: u64,
     ) -> Outcome<(Self, BoundedVec<'c, Vec<u8>>)> {
         // Rewriting takes time, and space that a full store has not.
-        let may_be_made_anew = keys.may_take_long() && keys.keyspace().store().check_free_space().is_ok();
+        let may_be_made_anew = keys.may_take_long() && keys.keyspace().check_free_space([Slot::of(key)]).is_ok();
         if let Some(large) = self.large
             && large.elements <= MAX_MADE_ANEW
             && may_be_made_anew

@@ -425,7 +425,7 @@ fn wait_for_log(call: &mut Call<'_>) -> Outcome {
         if setting("appendonly") != "yes" {
             return Err(Failure::text("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."));
         }
-        call.keys.keyspace().store().sync()?;
+        call.keys.keyspace().sync()?;
         true
     } else {
         setting("appendfsync") == "always"

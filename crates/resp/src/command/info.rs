@@ -275,7 +275,8 @@ fn allocator(allocator: Option<&dyn Allocator>, process_bytes: u64, lines: &mut 
 }
 
 fn persistence(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
-    let (saved, store) = (call.service.saves.last(), call.service.keyspace.store());
+    let saved = call.service.saves.last();
+    let writes = call.service.keyspace.stores().all(|store| store.write_failure().is_none());
     let seconds = |took: Option<std::time::Duration>| took.map_or(-1, |took| took.as_secs() as i64);
     let running = saved.background_since.map(|since| since.elapsed());
     add(lines, "loading", 0);
@@ -286,7 +287,7 @@ fn persistence(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "current_fork_perc", "0.00");
     add_none(lines, &["rdb_last_load_keys_expired", "rdb_last_load_keys_loaded"]);
     add_none(lines, &["module_fork_in_progress", "module_fork_last_cow_size"]);
-    let changes = store.counters().keys_written.saturating_sub(saved.keys_written);
+    let changes = call.service.keyspace.keys_written().saturating_sub(saved.keys_written);
     add(lines, "rdb_changes_since_last_save", changes);
     add(lines, "rdb_bgsave_in_progress", u8::from(running.is_some()));
     add(lines, "rdb_last_save_time", saved.at_s);
@@ -303,7 +304,7 @@ fn persistence(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "aof_current_rewrite_time_sec", -1);
     add(lines, "aof_last_bgrewrite_status", "ok");
     add_none(lines, &["aof_rewrites", "aof_rewrites_consecutive_failures"]);
-    add(lines, "aof_last_write_status", if store.write_failure().is_none() { "ok" } else { "err" });
+    add(lines, "aof_last_write_status", if writes { "ok" } else { "err" });
     Ok(())
 }
 

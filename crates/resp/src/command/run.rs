@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ecotone_engine::{Error as StoreError, Snapshot};
+use ecotone_engine::Error as StoreError;
 use smallvec::SmallVec;
 
 use super::{Call, Command, KeyPositions, flag, secrets};
@@ -17,7 +17,7 @@ use crate::client_events::ClientEvent;
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 use ecotone_keyspace::error::Failure;
-use ecotone_keyspace::{Blocking, Prefetched, ReadStats, Slot, WriteGroup};
+use ecotone_keyspace::{Blocking, KeyspaceSnapshot, Prefetched, ReadStats, Slot, WriteGroup};
 
 /// Commands with more arguments are executed where blocking is allowed: they take longer than other
 /// clients of a thread should wait.
@@ -90,11 +90,15 @@ pub fn execute_command<'s>(
     // A command that only reads, and may take long, holds no latches but uses a snapshot.
     let mut sees_one_moment = reads_alone(group, blocking) && command.has(flag::READONLY);
     let mut snapshot = None;
+    let mut of_keys = SmallVec::new();
     loop {
+        if has_latches {
+            of_keys = slots(command, arguments);
+        }
         if has_latches && sees_one_moment {
-            snapshot = Some(service.keyspace.store().snapshot());
+            snapshot = Some(service.keyspace.snapshot(of_keys.iter().copied()));
             prefetched = None;
-        } else if has_latches && !group.hold(&slots(command, arguments), for_latches) {
+        } else if has_latches && !group.hold(&of_keys, for_latches) {
             let cancelled = group.cancellation();
             return cancelled.map_or(Step::Latched, |failure| {
                 reply_error(service, reply, &failure);
@@ -110,8 +114,14 @@ pub fn execute_command<'s>(
         group.takes_memory_beyond(arguments.iter().map(|argument| argument.len()).sum());
         let (began, replied) = (Instant::now(), reply.len());
         let now_ms = service.keyspace.clock().ms_at(began);
-        let context =
-            ExecutionContext { blocking, began, now_ms, prefetched: prefetched.take(), snapshot: snapshot.as_ref() };
+        let context = ExecutionContext {
+            blocking,
+            began,
+            now_ms,
+            slot: of_keys.first().copied(),
+            prefetched: prefetched.take(),
+            snapshot: snapshot.as_ref(),
+        };
         let step = match run_latched(service, client, group, command, arguments, reply, context) {
             // It may have read what another server has changed since.
             Ok(_) if has_keys && command.has(flag::READONLY) && client.is_outdated(&service.cluster) => {
@@ -157,10 +167,12 @@ pub(crate) struct ExecutionContext<'s> {
     pub(crate) began: Instant,
     /// The time by which keys have expired.
     pub(crate) now_ms: u64,
+    /// The slot of one of its keys, where it may take room.
+    pub(crate) slot: Option<Slot>,
     /// What a prefetch has read of its first key.
     pub(crate) prefetched: Option<Prefetched<'s>>,
-    /// The snapshot that is read instead of the store, where no latches are held.
-    pub(crate) snapshot: Option<&'s Snapshot<'s>>,
+    /// The snapshot that is read instead of the stores, where no latches are held.
+    pub(crate) snapshot: Option<&'s KeyspaceSnapshot<'s>>,
 }
 
 /// Why a command was not executed, and nothing of it was done.
@@ -214,7 +226,7 @@ pub(crate) fn run_latched(
     let (savepoint, replied) = (group.savepoint(), reply.len());
     let takes_room = command.has(flag::DENYOOM);
     group.begins(takes_room);
-    let room = if takes_room { service.keyspace.store().check_free_space() } else { Ok(()) };
+    let room = if takes_room { service.keyspace.check_free_space(context.slot) } else { Ok(()) };
     let mut keys = group.keys_at(context.now_ms, context.blocking, context.prefetched, context.snapshot);
     keys.count_lookups(command.has(flag::READONLY));
     let mut call = Call { arguments, keys, reply, client, service, command, sleeps: Duration::ZERO };

@@ -55,7 +55,7 @@ pub const COMMANDS: &[Command] = &[
 ];
 
 fn save(call: &mut Call<'_>) -> Outcome {
-    call.service.saves.save(call.keys.keyspace().store())?;
+    call.service.saves.save(call.keys.keyspace())?;
     call.reply.simple("OK");
     Ok(())
 }

@@ -211,7 +211,8 @@ fn exec_queued(
     let takes = commands.iter().any(|(command, _)| command.has(flag::DENYOOM));
     if takes {
         // All or nothing: not only those of its commands that take no space.
-        service.keyspace.store().check_free_space().map_err(|error| aborted_by(&error.into()))?;
+        let free = service.keyspace.check_free_space(slots.iter().copied());
+        free.map_err(|error| aborted_by(&error.into()))?;
     }
     // What one of them would have to read under the latch after all is not begun from a snapshot:
     // all of them would be carried out again.
@@ -233,7 +234,7 @@ fn exec_queued(
         return Ok(Step::Done { depends: false });
     }
     // A transaction that only reads holds no latches.
-    let snapshot = sees_one_moment.then(|| service.keyspace.store().snapshot());
+    let snapshot = sees_one_moment.then(|| service.keyspace.snapshot(slots.iter().copied()));
     if snapshot.is_some() {
         group.release_beyond(0);
     }
@@ -246,8 +247,15 @@ fn exec_queued(
             // A later command may show the counts, and none is executed again from here on.
             count(service, client, &mut uncounted);
         }
-        let context =
-            ExecutionContext { blocking, began: Instant::now(), now_ms, prefetched: None, snapshot: snapshot.as_ref() };
+        let slot = if command.has(flag::DENYOOM) { run::slots(command, arguments).first().copied() } else { None };
+        let context = ExecutionContext {
+            blocking,
+            began: Instant::now(),
+            now_ms,
+            slot,
+            prefetched: None,
+            snapshot: snapshot.as_ref(),
+        };
         let (is_closing, told) = (client.then == Then::Close, reply.len());
         match run::run_latched(service, client, group, command, arguments, reply, context) {
             Ok(ran) => {

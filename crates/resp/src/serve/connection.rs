@@ -15,8 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use ecotone_engine::Error as StoreError;
-
 use crate::client::{Client, Then};
 use crate::client_events::ClientEvent;
 use crate::command::flag;
@@ -26,7 +24,7 @@ use crate::protocol::reply::{Reply, Version};
 use crate::protocol::request::{self, Parser, ProtocolError, range_bytes};
 use crate::service::{Limits, Service};
 use ecotone_keyspace::error::{Failure, texts};
-use ecotone_keyspace::{Blocking, WriteGroup};
+use ecotone_keyspace::{Blocking, CommitError, ShardSet, WriteGroup};
 
 use super::memory::Charge;
 use super::prefetch::read_keys;
@@ -66,8 +64,10 @@ pub(super) struct Connection {
     done: usize,
     parser: Parser,
     ranges: Vec<Range<usize>>,
-    /// Where the replies are that depend on the commit.
-    dependents: Vec<Range<usize>>,
+    /// Where the replies are that depend on the commit, and to which shards.
+    dependents: Vec<(Range<usize>, ShardSet)>,
+    /// The shards that its client has written to since it was throttled last.
+    pub(super) written: ShardSet,
     /// Where the reply begins that is sent after throttling.
     rests_from: usize,
     /// How long it is still to be throttled for its writes.
@@ -111,6 +111,7 @@ impl Connection {
             parser: Parser::new(),
             ranges: Vec::new(),
             dependents: Vec::new(),
+            written: ShardSet::default(),
             rests_from: 0,
             owed_rest: Duration::ZERO,
             charge: Charge::default(),
@@ -337,6 +338,7 @@ impl Connection {
                 ExecutionMode { blocking, waits_for_latches: !self.only_reads, prefetched: prefetched.pop_front() };
             self.has_read |= mode.prefetched.is_some();
             group.take_has_read();
+            group.take_touched();
             let mut only_reads = false;
             let only_reads_here = self.only_reads && number > 0;
             let step = with_arguments(source, &self.ranges, |arguments| {
@@ -349,6 +351,7 @@ impl Connection {
                 step
             });
             let has_read = group.take_has_read();
+            let touched = group.take_touched();
             self.has_read |= has_read;
             if has_read && !prefetched.is_empty() {
                 // Its client has seen a later state than the prefetched rows.
@@ -359,7 +362,7 @@ impl Connection {
                 Step::Done { depends } => {
                     self.done += consumed;
                     if depends {
-                        self.note_dependent(began);
+                        self.note_dependent(began, touched);
                     }
                 }
                 Step::Elsewhere => return Ended::Elsewhere,
@@ -439,9 +442,12 @@ impl Connection {
         }
     }
 
-    fn note_dependent(&mut self, began: usize) {
+    fn note_dependent(&mut self, began: usize, shards: ShardSet) {
         let replied = began..self.reply.len();
-        self.dependents.push(replied);
+        // What wrote nothing and says that it depends may depend on any.
+        let shards = if shards.is_empty() { ShardSet::ALL } else { shards };
+        self.dependents.push((replied, shards));
+        self.written = self.written.union(shards);
     }
 
     /// Takes the replies before the command after which the client is throttled, if it is; the
@@ -497,13 +503,18 @@ impl Connection {
         !self.dependents.is_empty()
     }
 
-    /// The commit is over: replies that depend on it may be sent, or are replaced by an error.
-    pub(super) fn committed(&mut self, service: &Service, outcome: &Result<(), StoreError>) {
-        let Err(error) = outcome else {
+    /// The commit is over: replies that depend on it may be sent, or are replaced by an error where
+    /// the shard failed that they depend on.
+    pub(super) fn committed(&mut self, service: &Service, outcome: &Result<(), CommitError>) {
+        let Err(CommitError { error, failed }) = outcome else {
             self.dependents.clear();
             return;
         };
-        let dependents = std::mem::take(&mut self.dependents);
+        let mut dependents = std::mem::take(&mut self.dependents);
+        dependents.retain(|(_, shards)| shards.meets(*failed));
+        if dependents.is_empty() {
+            return;
+        }
         let failure = Failure::Store(error.clone());
         service.statistics.count_errors(&failure.reply(), dependents.len() as u64);
         let replied = self.reply.take();
@@ -512,7 +523,7 @@ impl Connection {
         self.rests_from = 0;
         let mut told = Vec::with_capacity(replied.len());
         let mut from = 0;
-        for dependent in dependents {
+        for (dependent, _) in dependents {
             told.extend_from_slice(&replied[from..dependent.start]);
             let mut instead = Reply::new(version);
             instead.error(failure.reply());

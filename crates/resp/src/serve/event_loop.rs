@@ -27,7 +27,7 @@ use super::device::{Device, Reading};
 use super::forward::Forwarder;
 use super::rebalancing::Balancer;
 use crate::service::Service;
-use ecotone_keyspace::{Blocking, Committed, Unsynced, WriteGroup};
+use ecotone_keyspace::{Blocking, CommitError, Committed, ShardSet, Unsynced, WriteGroup};
 
 /// A group that has grown to this is committed before it grows further.
 const GROUP_BYTES: usize = 1024 * 1024;
@@ -77,17 +77,17 @@ pub(super) struct EventLoop {
 /// Stands for a group until it is committed.
 #[derive(Default)]
 pub(super) struct CommitFuture {
-    outcome: OnceCell<Result<(), StoreError>>,
+    outcome: OnceCell<Result<(), CommitError>>,
     done: Notify,
 }
 
 impl CommitFuture {
-    fn finish(&self, outcome: Result<(), StoreError>) {
+    fn finish(&self, outcome: Result<(), CommitError>) {
         let _ = self.outcome.set(outcome);
         self.done.notify_waiters();
     }
 
-    pub(super) async fn outcome(&self) -> Result<(), StoreError> {
+    pub(super) async fn outcome(&self) -> Result<(), CommitError> {
         loop {
             if let Some(outcome) = self.outcome.get() {
                 return outcome.clone();
@@ -282,15 +282,19 @@ impl EventLoop {
     /// Throttles a client that has written, where the store requires it, with no latch held and
     /// without delaying others.
     async fn rest(&self, connection: &mut Connection, began: Instant) {
-        let store = self.service.keyspace.store();
-        if store.is_throttling() {
+        let written = std::mem::take(&mut connection.written);
+        let throttled = self.service.keyspace.throttled(written);
+        if let Some(store) = throttled {
             connection.owed_rest += store.throttle_delay(began.elapsed());
         }
         if connection.owed_rest >= MIN_REST {
             let rest = Instant::now();
             tokio::time::sleep(connection.owed_rest.min(MAX_REST)).await;
             let rested = rest.elapsed();
-            store.was_throttled(rested);
+            // What is owed from before is told of the store that is throttled now.
+            if let Some(store) = throttled {
+                store.was_throttled(rested);
+            }
             connection.owed_rest = connection.owed_rest.saturating_sub(rested);
         }
     }
@@ -342,7 +346,7 @@ impl EventLoop {
             connection.committed(&service, &outcome);
             if connection.may_tell_unsynced(&service) {
                 // As in an event loop.
-                let _ = service.keyspace.store().sync();
+                let _ = service.keyspace.sync_unsynced();
             }
             (connection, ended)
         })
@@ -363,7 +367,7 @@ impl EventLoop {
         // Also where there is nothing to commit: waiting for the commit must not mean waiting for
         // the writes of others.
         match group.commit(Blocking::Never) {
-            Err(StoreError::WouldBlock) => {
+            Err(CommitError { error: StoreError::WouldBlock, .. }) => {
                 self.is_stalled.set(true);
                 false
             }
@@ -424,8 +428,9 @@ impl EventLoop {
             if commits.is_empty() {
                 continue;
             }
-            let store = self.service.keyspace.store().clone();
-            let outcome = on_own_thread("ecotone-sync", move || store.sync()).await;
+            let keyspace = self.service.keyspace.clone();
+            let sync = move || keyspace.sync_unsynced().map_err(failed_everywhere);
+            let outcome = on_own_thread("ecotone-sync", sync).await;
             for (commit, unsynced) in commits {
                 drop(unsynced);
                 commit.finish(outcome.clone());
@@ -444,13 +449,18 @@ fn threads_for_latches(blocking_threads: usize) -> usize {
 /// queue behind those that wait for it. There is one for each event loop and purpose at a time.
 async fn on_own_thread(
     name: &str,
-    work: impl FnOnce() -> Result<(), StoreError> + Send + 'static,
-) -> Result<(), StoreError> {
+    work: impl FnOnce() -> Result<(), CommitError> + Send + 'static,
+) -> Result<(), CommitError> {
     let (sender, done) = tokio::sync::oneshot::channel();
     let started = std::thread::Builder::new().name(name.into()).spawn(move || _ = sender.send(work()));
     if let Err(error) = started {
-        return Err(StoreError::Busy { detail: format!("the system gives no thread: {error}") });
+        return Err(failed_everywhere(StoreError::Busy { detail: format!("the system gives no thread: {error}") }));
     }
     let panicked = || StoreError::Background { detail: "a commit panicked; what became of it is not known".into() };
-    done.await.unwrap_or_else(|_| Err(panicked()))
+    done.await.unwrap_or_else(|_| Err(failed_everywhere(panicked())))
+}
+
+/// Of which store it is is not known, or makes no difference.
+fn failed_everywhere(error: StoreError) -> CommitError {
+    CommitError { error, failed: ShardSet::ALL }
 }

@@ -26,7 +26,7 @@ const STEPS: u64 = 600;
 const MAX_SKIPPED: u64 = 2 * LIVE;
 
 fn skipped(service: &Service) -> u64 {
-    service.keyspace.store().counters().skipped_entries
+    service.keyspace.only_store().unwrap().counters().skipped_entries
 }
 
 /// A random number that is the same in each run.
@@ -97,7 +97,7 @@ impl Churn<'_> {
         ] {
             let service = self.client.service;
             let before = skipped(service);
-            until(&format!("{request}: {:?}", service.keyspace.store().counters()), || {
+            until(&format!("{request}: {:?}", service.keyspace.only_store().unwrap().counters()), || {
                 let before = skipped(service);
                 self.client.ask(request);
                 skipped(service) - before <= MAX_SKIPPED
@@ -147,7 +147,7 @@ fn a_collection_that_is_made_anew_is_the_same() {
         client.ask(&format!("HDEL renamed m{number}"));
     }
     let stored = |key: &[u8]| {
-        let stored = service.keyspace.store().get(&layout::key(Slot::of(key), key)).unwrap();
+        let stored = service.keyspace.only_store().unwrap().get(&layout::key(Slot::of(key), key)).unwrap();
         stored.unwrap().to_vec()
     };
     let before = [stored(b"zset"), stored(b"renamed")];

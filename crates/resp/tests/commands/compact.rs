@@ -56,7 +56,7 @@ fn one_at_a_time_and_it_ends_with_who_waits_for_it_or_for_who_says_so() {
     let served = served();
     let mut other = connect(&served);
     // None can end while somebody else has the turn.
-    let store = served.service.keyspace.store().clone();
+    let store = served.service.keyspace.only_store().unwrap().clone();
     let pause = store.pause_compactions().unwrap();
     let runs = || served.service.compactions.status().is_some_and(|status| status.runs);
     let mut client = connect(&served);

@@ -26,7 +26,7 @@ fn fixture() -> Fixture {
     // What processor time it takes is no matter.
     settings.compression_parameters.written_byte_ns = 1e6;
     let fixture = Fixture::with(settings);
-    let (began, store) = (Instant::now(), fixture.service.keyspace.store());
+    let (began, store) = (Instant::now(), fixture.service.keyspace.only_store().unwrap());
     let mut client = fixture.client();
     for number in 0.. {
         let now = store.value_compression().unwrap();
@@ -71,7 +71,7 @@ fn strings_are_read_and_changed_in_part() {
         }
     }
     check_strings(&mut client, &texts);
-    let store = fixture.service.keyspace.store();
+    let store = fixture.service.keyspace.only_store().unwrap();
     store.flush(true).unwrap();
     store.compact(..).unwrap();
     check_strings(&mut client, &texts);
@@ -97,7 +97,7 @@ fn large_collections_hold_what_was_put_there() {
         assert_eq!(client.ask("LRANGE list 0 -1"), format!("*{FIELDS}\r\n{all}"));
     };
     check(&mut client);
-    let store = fixture.service.keyspace.store();
+    let store = fixture.service.keyspace.only_store().unwrap();
     store.flush(true).unwrap();
     store.compact(..).unwrap();
     check(&mut client);

@@ -54,7 +54,7 @@ fn delete(fixture: &Fixture, tag: &str, keys: Range<u32>) {
 }
 
 fn flush(fixture: &Fixture) {
-    fixture.service.keyspace.store().flush(true).unwrap();
+    fixture.service.keyspace.only_store().unwrap().flush(true).unwrap();
 }
 
 #[test]

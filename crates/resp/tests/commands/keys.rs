@@ -99,7 +99,7 @@ fn a_large_collection_whose_time_is_over_is_removed_with_its_key() {
         };
         assert_eq!(reclaimed, 1, "{request:?}");
         assert_eq!(fixture.elements(id).len(), 0, "{request:?}");
-        let stored = keyspace.store().get(&layout::key(Slot::of(b"a"), b"a")).unwrap();
+        let stored = keyspace.only_store().unwrap().get(&layout::key(Slot::of(b"a"), b"a")).unwrap();
         let is_overwritten =
             request.is_some_and(|request| request.starts_with("HSET") || request.starts_with("RENAME"));
         assert_eq!(stored.is_some(), is_overwritten, "{request:?}");
@@ -569,7 +569,7 @@ fn a_key_that_is_too_long_is_not_there_and_cannot_be_written() {
 fn a_million_elements_are_deleted_and_reclaimed_by_as_few_writes_as_a_thousand() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let written = || fixture.service.keyspace.store().properties().unwrap().last_sequence;
+    let written = || fixture.service.keyspace.only_store().unwrap().properties().unwrap().last_sequence;
     let mut writes_of = |elements: usize| {
         for first in (0..elements).step_by(10_000) {
             let last = elements.min(first + 10_000);

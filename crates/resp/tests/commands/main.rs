@@ -19,6 +19,7 @@ mod large_sets;
 mod lists;
 mod removed_ranges;
 mod sets;
+mod shards;
 mod sorted_sets;
 mod strings;
 mod time;

@@ -15,9 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{Direction, Durability, Error as StoreError, OpenMode, Store, StoreSettings};
+use ecotone_engine::{
+    Direction, Durability, Error as StoreError, MemoryLimit, OpenMode, SharedRows, SharedSpace, Store, StoreSettings,
+};
 use ecotone_keyspace::collections::Large;
-use ecotone_keyspace::{Blocking, CollectionId, Keys, Keyspace, Slot, Tag, Type, WriteGroup};
+use ecotone_keyspace::{
+    Blocking, CollectionId, Keys, Keyspace, OpenShard, ShardId, Slot, SlotRanges, Tag, Type, WriteGroup, layout,
+};
 use ecotone_resp::client::Client;
 use ecotone_resp::command::table;
 use ecotone_resp::execute::{Step, execute};
@@ -94,6 +98,35 @@ fn opened(directory: &Path, options: &StoreSettings) -> Store {
     }
 }
 
+/// What stores of one server share.
+#[derive(Clone)]
+pub struct Shared {
+    pub memory: MemoryLimit,
+    pub rows: SharedRows,
+    pub space: SharedSpace,
+}
+
+impl Shared {
+    pub fn new() -> Self {
+        let rows = SharedRows::new(4 << 20, true, layout::OWN_PREFIX);
+        Self { memory: MemoryLimit::new(64 << 20), rows, space: SharedSpace::default() }
+    }
+
+    /// A shard whose store is in the folder of its number.
+    pub fn open(&self, directory: &Path, id: u32, slots: SlotRanges, options: &StoreSettings) -> OpenShard {
+        let builder = Store::builder(&directory.join(id.to_string())).settings(options.clone());
+        let builder = builder.memory(self.memory.clone()).rows(self.rows.clone()).space(self.space.clone());
+        OpenShard { id: ShardId(id), slots, store: Arc::new(builder.open().unwrap()) }
+    }
+}
+
+/// The keyspace of these shards, numbered from 1 on.
+pub fn sharded_keyspace(directory: &Path, shards: &[SlotRanges], options: &StoreSettings) -> Arc<Keyspace> {
+    let shared = Shared::new();
+    let open = (1..).zip(shards).map(|(id, slots)| shared.open(directory, id, slots.clone(), options)).collect();
+    Keyspace::open_shards(open, options.durability).unwrap()
+}
+
 /// A service over a store in a folder of its own.
 pub struct Fixture {
     pub service: Service,
@@ -118,9 +151,18 @@ impl Fixture {
 
     /// A service over a store that is open.
     pub fn over(directory: tempfile::TempDir, store: Store, durability: Durability) -> Self {
-        let store = Arc::new(store);
+        Self::of(directory, Keyspace::open(Arc::new(store), durability).unwrap())
+    }
+
+    /// A service over a store for each of `shards`, in folders by their numbers, which share what
+    /// stores of one server share.
+    pub fn sharded(directory: tempfile::TempDir, shards: &[SlotRanges], options: &StoreSettings) -> Self {
+        let keyspace = sharded_keyspace(directory.path(), shards, options);
+        Self::of(directory, keyspace)
+    }
+
+    fn of(directory: tempfile::TempDir, keyspace: Arc<Keyspace>) -> Self {
         let host = Arc::new(TestHost::default());
-        let keyspace = Keyspace::open(store, durability).unwrap();
         // Tests let a client sleep.
         let limits = Limits { debug_command: DebugCommand::Yes, ..Limits::default() };
         let service = Service::new(keyspace, limits, host.clone());
@@ -189,7 +231,7 @@ impl Fixture {
 
     /// The type tag and the bytes under a key of the store.
     pub fn stored(&self, key: &[u8]) -> (u8, Vec<u8>) {
-        let value = self.service.keyspace.store().get(key).unwrap().unwrap();
+        let value = self.service.keyspace.only_store().unwrap().get(key).unwrap().unwrap();
         (value.attributes().type_tag.map_or(0, |tag| tag.get()), value.to_vec())
     }
 

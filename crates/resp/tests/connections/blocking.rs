@@ -16,7 +16,7 @@ use common::{Fixture, words};
 use ecotone_engine::{
     CompactionOffload, Durability, Error as StoreError, OpenMode, RemoteJob, RemoteOutcome, Store, StoreSettings,
 };
-use ecotone_keyspace::{Blocking, Slot, Tag, WriteGroup, layout};
+use ecotone_keyspace::{Blocking, CommitError, Slot, Tag, WriteGroup, layout};
 use ecotone_resp::serve::{EventLoops, Listen};
 use ecotone_resp::service::{Limits, Service};
 use parking_lot::{Condvar, Mutex};
@@ -95,7 +95,7 @@ fn a_write_of_what_is_not_in_memory_is_made_in_its_clients_order() {
         client.ask(&format!("SET text:{number} {filler}"));
     }
     client.ask("SET warm heat");
-    let store = fixture.service.keyspace.store();
+    let store = fixture.service.keyspace.only_store().unwrap();
     store.flush(true).unwrap();
     store.compact(..).unwrap();
     let Fixture { service, directory, .. } = fixture;
@@ -105,7 +105,7 @@ fn a_write_of_what_is_not_in_memory_is_made_in_its_clients_order() {
     let (service, address) = (&served.service, served.address());
     let is_cold = |key: &str| {
         let stored = layout::key(Slot::of(key.as_bytes()), key.as_bytes());
-        matches!(service.keyspace.store().try_get(&stored), Err(StoreError::WouldBlock))
+        matches!(service.keyspace.only_store().unwrap().try_get(&stored), Err(StoreError::WouldBlock))
     };
     assert_eq!(Wire::to(address).ask("GET warm"), "$4\r\nheat\r\n");
     let (cold, seen_waiting, writing) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicUsize::new(WRITERS));
@@ -235,7 +235,7 @@ fn much_that_is_written_at_once_is_not_written_while_others_wait() {
     let mut client = fixture.client();
     let mut group = WriteGroup::new(fixture.service.keyspace.clone());
     assert_eq!(client.send_in(&mut group, &[b"SET", b"k", &vec![b'v'; 5 << 20]]), b"+OK\r\n");
-    assert!(matches!(group.commit(Blocking::Never), Err(StoreError::WouldBlock)));
+    assert!(matches!(group.commit(Blocking::Never), Err(CommitError { error: StoreError::WouldBlock, .. })));
     group.commit(Blocking::Allowed).unwrap();
     assert_eq!(client.ask("STRLEN k"), format!(":{}\r\n", 5 << 20));
 }
@@ -250,10 +250,10 @@ fn fill(service: &Service, barrier: &Barrier, value: &[u8]) -> usize {
             group.keys(Blocking::Never).set(key.as_bytes(), Tag::STRING, None, value).unwrap();
             match group.commit(Blocking::Never) {
                 Ok(_) => break,
-                Err(error) => assert_eq!(error, StoreError::WouldBlock),
+                Err(error) => assert_eq!(error.error, StoreError::WouldBlock),
             }
             // Until then it was a flush that it would have waited for.
-            let tables = service.keyspace.store().live_tables().unwrap();
+            let tables = service.keyspace.only_store().unwrap().live_tables().unwrap();
             let in_level_zero = tables.iter().filter(|table| table.level == 0).count();
             if in_level_zero >= STOP_TABLES && barrier.waiting.load(Ordering::SeqCst) > 0 {
                 return number;
@@ -403,7 +403,7 @@ fn writers_rest_where_the_store_asks_them_to_and_readers_do_not() {
     }
     .with_separation(128);
     let served = Served::offloading(options, barrier.0.clone(), 1);
-    let store = served.service.keyspace.store().clone();
+    let store = served.service.keyspace.only_store().unwrap().clone();
     let mut writer = Wire::to(served.address());
     let value = "v".repeat(20_000);
     let mut write = |number: usize| assert_eq!(writer.ask(&format!("SET key:{number} {value}")), "+OK\r\n");

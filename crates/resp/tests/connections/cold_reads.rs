@@ -42,7 +42,7 @@ fn filled() -> tempfile::TempDir {
     // Large, so that each is held still to be read.
     let members: Vec<_> = (0..300).map(|number| format!("{number} m{number}")).collect();
     (0..SETS).for_each(|set| _ = client.ask(&format!("ZADD set:{set} {}", members.join(" "))));
-    fixture.service.keyspace.store().flush(true).unwrap();
+    fixture.service.keyspace.only_store().unwrap().flush(true).unwrap();
     let Fixture { service, directory, .. } = fixture;
     drop(service);
     directory
@@ -305,7 +305,7 @@ fn what_is_long_is_left_to_a_thread() {
     const LONG: usize = 100_000;
     let fixture = Fixture::with(options());
     fixture.client().ask(&format!("SET long {}", "l".repeat(LONG)));
-    fixture.service.keyspace.store().flush(true).unwrap();
+    fixture.service.keyspace.only_store().unwrap().flush(true).unwrap();
     let Fixture { service, directory, .. } = fixture;
     drop(service);
     let served = Served::at(directory, Limits::default(), options(), 1);

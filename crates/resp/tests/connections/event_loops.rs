@@ -56,7 +56,7 @@ struct TestServer {
 
 fn place(event_loops: EventLoops, idle_cores: f64) -> TestServer {
     let Fixture { service, directory, .. } = Fixture::with(StoreSettings::default());
-    let keyspace = Keyspace::open(service.keyspace.store().clone(), Durability::EverySecond).unwrap();
+    let keyspace = Keyspace::open(service.keyspace.only_store().unwrap().clone(), Durability::EverySecond).unwrap();
     drop(service);
     let service = Arc::new(Service::new(keyspace, Limits::default(), Arc::new(TellsEventLoop)));
     let socket = Some(directory.path().join("socket"));

@@ -261,7 +261,7 @@ impl Host for Holding {
 #[test]
 fn a_server_that_stops_waits_for_nobody_whom_it_has_not_heard_yet() {
     let Fixture { service, directory: _directory, .. } = Fixture::with(StoreSettings::default());
-    let keyspace = Keyspace::open(service.keyspace.store().clone(), Durability::EverySecond).unwrap();
+    let keyspace = Keyspace::open(service.keyspace.only_store().unwrap().clone(), Durability::EverySecond).unwrap();
     drop(service);
     let ((asked, is_asked), (go_on, goes_on)) = (channel(), channel());
     let host = Holding { asked: Mutex::new(asked), goes_on: Mutex::new(goes_on) };

@@ -43,7 +43,7 @@ fn gets() -> Vec<Vec<u8>> {
 /// What the store has done when all of `pieces` were sent, each after the replies to the one
 /// before.
 fn done(served: &Served, pieces: &[Vec<u8>], replies: usize) -> Counters {
-    let counters = || served.service.keyspace.store().counters();
+    let counters = || served.service.keyspace.only_store().unwrap().counters();
     let before = counters();
     let mut wire = Wire::to(served.address());
     for piece in pieces {
@@ -87,7 +87,7 @@ fn the_reads_of_a_pipeline_are_one_lookup_and_each_key_is_looked_up_once() {
     done(&served, &[sets().concat()], DEEP);
     for is_flushed in [false, true] {
         if is_flushed {
-            served.service.keyspace.store().flush(true).unwrap();
+            served.service.keyspace.only_store().unwrap().flush(true).unwrap();
             // Into memory: what would wait for the device is read by another thread, where it
             // waits.
             done(&served, &gets(), 1);
@@ -119,11 +119,11 @@ fn a_request_that_reads_many_keys_looks_them_up_at_once() {
     let mut arguments = vec![b"MGET".to_vec()];
     arguments.extend((0..DEEP).map(key));
     let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-    let before = served.service.keyspace.store().counters();
+    let before = served.service.keyspace.only_store().unwrap().counters();
     let mut wire = Wire::to(served.address());
     wire.send(&request(&arguments));
     assert!(wire.reply().starts_with(format!("*{DEEP}\r\n").as_bytes()));
-    let after = served.service.keyspace.store().counters();
+    let after = served.service.keyspace.only_store().unwrap().counters();
     assert_eq!((after.multi_gets - before.multi_gets, after.keys_read - before.keys_read), (1, DEEP as u64));
     served.server.stop();
 }
@@ -225,7 +225,7 @@ fn what_is_read_before_it_is_synced_is_not_told() {
     group.keys(Blocking::Never).set(b"k", Tag::STRING, None, b"v").unwrap();
     let written = group.commit(Blocking::Never).unwrap();
     let mut wire = Wire::to(served.address());
-    let syncs = || keyspace.store().counters().wal_syncs;
+    let syncs = || keyspace.only_store().unwrap().counters().wal_syncs;
     let readers = [
         ("GET k", "$1\r\nv\r\n"),
         ("GETEX k", "$1\r\nv\r\n"),

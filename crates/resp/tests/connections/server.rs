@@ -174,7 +174,7 @@ fn info_counts_keys_and_not_what_large_collections_hold() {
     assert!((18_000..24_000).contains(&expiring), "{expiring} instead of 21000");
     assert!((900_000..=1_000_000).contains(&average_ttl_ms), "{average_ttl_ms}");
     // The whole store is about three times that.
-    assert!(fixture.service.keyspace.store().properties().unwrap().keys_estimate > 80_000);
+    assert!(fixture.service.keyspace.only_store().unwrap().properties().unwrap().keys_estimate > 80_000);
 }
 
 #[test]
@@ -188,12 +188,12 @@ fn info_counts_keys_that_were_overwritten_once_also_after_a_restart() {
                     keys.set(format!("{tag}{key}").as_bytes(), Tag::STRING, None, value.as_bytes()).unwrap();
                 }
             });
-            fixture.service.keyspace.store().flush(true).unwrap();
+            fixture.service.keyspace.only_store().unwrap().flush(true).unwrap();
         }
         for restarts in 0..2 {
             // Samples of new tables are looked at soon.
             until("hidden keys are known", || {
-                let dedup = fixture.service.keyspace.store().try_dedup();
+                let dedup = fixture.service.keyspace.only_store().unwrap().try_dedup();
                 dedup.is_some_and(|dedup| dedup.duplicate_keys > 40_000)
             });
             let [keys, ..] = keyspace(&mut fixture.client());
@@ -229,7 +229,7 @@ fn info_counts_what_one_slot_has_beside_spread_keys_and_not_what_was_deleted() {
     change("{t2}", 0..80_000, true);
     let [keys, ..] = keyspace(&mut client);
     assert!((75_000..100_000).contains(&keys), "{keys} instead of 88000");
-    let store = fixture.service.keyspace.store();
+    let store = fixture.service.keyspace.only_store().unwrap();
     store.flush(true).unwrap();
     change("{t2}", 0..60_000, false);
     store.flush(true).unwrap();
@@ -450,7 +450,7 @@ fn who_rests_or_closes_is_told_to_the_connection() {
 fn a_save_puts_into_tables_what_is_in_memory() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let memory_tables = || fixture.service.keyspace.store().counters().flushes;
+    let memory_tables = || fixture.service.keyspace.only_store().unwrap().counters().flushes;
     let saved = |client: &mut TestClient<'_>| -> BTreeMap<_, _> { info(client, "INFO persistence").remove(0).1 };
     client.ask("SET a 1");
     assert_ne!(saved(&mut client)["rdb_changes_since_last_save"], "0");

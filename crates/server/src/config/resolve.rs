@@ -20,6 +20,7 @@ use crate::host_memory::host_memory;
 use crate::identity::IDENTITY_FOLDER;
 use crate::options::{HttpOptions, ServeOptions};
 use crate::store_options::store_options;
+use crate::stores::ShardOptions;
 
 /// The word for a number that the server finds itself.
 const AUTO: &str = "auto";
@@ -87,6 +88,7 @@ impl Config {
             // What was asked for wins over the policy, also where it is RocksDB's default.
             max_subcompactions: self.number("store.max_subcompactions")?,
             store,
+            shards: ShardOptions::only(),
             fits_memtables: !self.is_said("store.memtable_bytes") && !self.is_said("store.level_base_bytes"),
             clients: None,
             http: self.http()?,

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use ecotone_cluster::{FederationStatistics, KnownServer};
-use ecotone_engine::{CompressionProperties, Counters, DedupProperties, Store, StoreProperties, ValueLogProperties};
+use ecotone_engine::{CompressionProperties, Counters, DedupProperties, StoreProperties, ValueLogProperties};
 use ecotone_policy::machine::ModelSummary;
 use ecotone_types::Duty;
 
 use super::Around;
 use crate::monitor::{keys_about, taken_and_live_bytes, writers};
+use crate::stores::Stores;
 
 /// Models that are shown. A federation of hundreds has one for every pair of servers and kind of
 /// job; who wants all asks each server.
@@ -33,17 +34,17 @@ fn by_reason<'a>(prefix: &str, counts: impl IntoIterator<Item = (&'a &'static st
     sorted.into_iter().map(|(reason, count)| line(&format!("{prefix}_{}", reason.replace('-', "_")), count)).collect()
 }
 
-/// The store. `keys` are those of clients, once they were counted.
-pub(super) fn store(store: &Store, keys: Option<u64>) -> Lines {
-    let counters = store.counters();
-    let mut lines = vec![line("directory", store.directory().display())];
+/// The stores, all together. `keys` are those of clients, once they were counted.
+pub(super) fn store(stores: &Stores, keys: Option<u64>) -> Lines {
+    let counters = stores.counters();
+    let mut lines = vec![line("directory", stores.directory().display())];
     // Who watches asks each second, and so may many others.
-    let dedup = store.cached_dedup();
-    match store.properties() {
+    let dedup = stores.cached_dedup();
+    match stores.properties() {
         Ok(properties) => {
             let keys = keys.unwrap_or_else(|| keys_about(&properties, dedup.as_ref()));
             lines.push(line("keys_estimate", keys));
-            lines.extend(of_tree(&properties, &counters, store.value_log().as_ref(), dedup.as_ref()));
+            lines.extend(of_tree(&properties, &counters, stores.value_log().as_ref(), dedup.as_ref()));
         }
         Err(error) => lines.push(line("error", error)),
     }
@@ -74,7 +75,7 @@ pub(super) fn store(store: &Store, keys: Option<u64>) -> Lines {
             lines.push(line("write_amplification_of_process", format!("{ratio:.2}")));
         }
     }
-    if let Some(values) = store.value_log() {
+    if let Some(values) = stores.value_log() {
         lines.extend([
             line("value_log_segments", values.segments),
             line("value_log_bytes", values.bytes),
@@ -88,9 +89,9 @@ pub(super) fn store(store: &Store, keys: Option<u64>) -> Lines {
             line("value_log_compression_ratio", format!("{:.3}", values.compression_ratio())),
         ]);
     }
-    lines.extend(store.value_compression().iter().flat_map(of_compression));
+    lines.extend(stores.value_compression().iter().flat_map(of_compression));
     lines.extend(dedup.iter().flat_map(of_duplicates));
-    if let Some(space) = store.free_space() {
+    if let Some(space) = stores.free_space() {
         lines.extend([
             line("space_writes_refused", u8::from(space.writes_refused)),
             line("space_free_bytes", space.free_bytes),

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use ecotone_cluster::Federation;
 use ecotone_energy::ThreadDuties;
-use ecotone_engine::Store;
+use ecotone_membership::Known;
 use ecotone_policy::policy::PolicyName;
 use ecotone_resp::federation::FederationRequest;
 use ecotone_resp::host::{Allocator, BackupTarget, Host, InfoSection};
@@ -25,10 +25,13 @@ use tracing::{info, warn};
 
 use crate::config::{Config, Replaced};
 use crate::monitor::SamplerState;
+use crate::stores::Stores;
 
 /// What a server consists of besides its clients.
 pub(crate) struct Around {
-    pub(crate) store: Arc<Store>,
+    pub(crate) stores: Arc<Stores>,
+    /// What was known of the federation when the stores were opened.
+    pub(crate) known: Option<Arc<Known>>,
     pub(crate) federation: Arc<Federation>,
     pub(crate) duties: Arc<ThreadDuties>,
     pub(crate) sampler: Arc<SamplerState>,
@@ -87,7 +90,7 @@ impl Host for ServerHost {
         }
         if is_asked("store") {
             let keys = self.around.sampler.sample().and_then(|sample| sample.keys);
-            sections.push(InfoSection { name: "Store", lines: info::store(&self.around.store, keys) });
+            sections.push(InfoSection { name: "Store", lines: info::store(&self.around.stores, keys) });
         }
         if is_asked("federation") {
             sections.push(InfoSection { name: "Federation", lines: info::federation(&self.around) });

@@ -146,7 +146,7 @@ impl Stage {
     fn has_joined(&self) -> Option<Joined> {
         let folder = self.directory.path().join("new");
         let identity = Identity::open(&folder, Arc::new(SystemClock)).unwrap()?;
-        Some(Joined::read(&folder, &identity).unwrap())
+        Joined::read(&folder, &identity).unwrap()
     }
 }
 

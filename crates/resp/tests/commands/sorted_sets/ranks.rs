@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use ecotone_engine::{Direction, Durability, Error as StoreError, SpaceLimits, StoreSettings};
 use ecotone_keyspace::collections::sorted_set::{MAX_MEMBER_BYTES, Member, SortedSet, score};
 use ecotone_keyspace::error::Outcome;
-use ecotone_keyspace::{Blocking, Keys, WriteGroup};
+use ecotone_keyspace::{Blocking, CommitError, Keys, WriteGroup};
 use ecotone_resp::command::{flag, table};
 use ecotone_resp::protocol::number::format_double;
 use ecotone_resp::service::Limits;
@@ -448,10 +448,10 @@ fn a_full_store_takes_nothing() -> bool {
         assert_eq!(reply, b":1\r\n");
     }
     assert_eq!(client.try_in(&mut group, &words("ZRANK z m1500")).unwrap(), b":1600\r\n");
-    let (store, value) = (fixture.service.keyspace.store(), noise(256 * 1024));
+    let (store, value) = (fixture.service.keyspace.only_store().unwrap(), noise(256 * 1024));
     assert!((0..10_000_u32).any(|number| store.put(&number.to_be_bytes(), &value).is_err()));
     match group.commit(Blocking::Allowed) {
-        Err(StoreError::OutOfSpace { .. }) => {
+        Err(CommitError { error: StoreError::OutOfSpace { .. }, .. }) => {
             assert_eq!(fixture.service.keyspace.ranks().collections(), 0);
             assert_eq!(client.ask("ZRANK z m1500"), ":1500\r\n");
             assert_eq!(client.ask("ZRANGE z 1500 1500"), names([("m1500".to_owned(), 0.0)].iter()));

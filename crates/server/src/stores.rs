@@ -1,0 +1,474 @@
+//! The stores of a server: one for each shard that it holds. They share one limit of memory, one
+//! row cache, one space, one bound of open files, RocksDB's threads, and the federation.
+//!
+//! Shard 1 lies in `store/`, as that of a server without a federation does; shard N in `shards/N/`.
+//!
+//! Failure: where one of several stores cannot be opened those that could are closed again, and the
+//! server does not start. At the end each is closed whatever becomes of the others.
+//!
+//! Threads: any. Stores are opened, and closed, side by side on threads that end with that; the
+//! list is locked for a copy of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use ecotone_cluster::{Federation, StoreOffload};
+use ecotone_energy::ThreadDuties;
+use ecotone_engine::{
+    CompactionFinished, CompressionProperties, Counters, DedupProperties, FreeSpace, LocalSlots, MIN_LIMIT_BYTES,
+    MemoryLimit, SharedRows, SharedSpace, StallChanged, StallCondition, Store, StoreEvents, StoreProperties,
+    StoreSettings, ValueLogProperties,
+};
+use ecotone_keyspace::{OpenShard, ShardId, SlotRanges, all_slots, layout};
+use parking_lot::RwLock;
+use tracing::{info, warn};
+
+use crate::error::{Error, Result};
+use crate::open_files::per_store;
+
+/// The folder of shard 1, as of a store without a federation.
+const FIRST_FOLDER: &str = "store";
+
+/// The folder of the others' folders.
+const OTHERS_FOLDER: &str = "shards";
+
+/// A shard that a server holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardOptions {
+    /// Its number.
+    pub id: ShardId,
+    /// The first and the last slot of each of its ranges; none: it waits for some.
+    pub slots: SlotRanges,
+}
+
+impl ShardOptions {
+    /// What a server without a federation holds: one shard with all slots.
+    pub fn only() -> Vec<Self> {
+        vec![Self { id: ShardId::FIRST, slots: all_slots() }]
+    }
+
+    /// Where its store lies in the folder of the server.
+    pub fn directory(&self, server: &Path) -> PathBuf {
+        directory_of(server, self.id)
+    }
+}
+
+/// The folders in that of a server where stores of shards may be: shard 1 first, then the others
+/// that are there, by number.
+pub fn stores_of_server(server: &Path) -> Vec<PathBuf> {
+    let others = std::fs::read_dir(server.join(OTHERS_FOLDER)).into_iter().flatten().flatten();
+    let mut numbers: Vec<u32> = others.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    numbers.retain(|number| *number != ShardId::FIRST.0);
+    numbers.sort_unstable();
+    std::iter::once(ShardId::FIRST).chain(numbers.into_iter().map(ShardId)).map(|id| directory_of(server, id)).collect()
+}
+
+fn directory_of(server: &Path, id: ShardId) -> PathBuf {
+    match id {
+        ShardId::FIRST => server.join(FIRST_FOLDER),
+        ShardId(number) => server.join(OTHERS_FOLDER).join(number.to_string()),
+    }
+}
+
+/// What stores are opened with.
+pub(crate) struct Opening {
+    /// The folder of the server.
+    pub(crate) directory: PathBuf,
+    /// For all stores together, as if there were one.
+    pub(crate) settings: StoreSettings,
+    /// Whether their keys are those of clients: then rows of all of them can be in one cache.
+    pub(crate) has_clients: bool,
+    pub(crate) local_slots: Arc<LocalSlots>,
+    pub(crate) federation: Arc<Federation>,
+    pub(crate) duties: Arc<ThreadDuties>,
+    /// Is told when writers of any store are slowed or stopped, and when none are.
+    pub(crate) note_stall: Arc<dyn Fn(bool) + Send + Sync>,
+    /// The tables that may be open, of all stores, where that need not be bounded yet.
+    pub(crate) max_tables: Option<u32>,
+}
+
+/// See the module.
+pub(crate) struct Stores {
+    opening: Opening,
+    memory: Option<MemoryLimit>,
+    rows: Option<SharedRows>,
+    space: SharedSpace,
+    stalled: Arc<AtomicUsize>,
+    /// Whether no more than `max_tables` are held open from now on.
+    are_tables_bounded: AtomicBool,
+    open: RwLock<Vec<OpenShard>>,
+}
+
+impl Stores {
+    /// Opens the stores of these shards.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`] of the first that cannot be opened; a shard that is there twice.
+    pub(crate) fn open(opening: Opening, shards: &[ShardOptions]) -> Result<Arc<Self>> {
+        let mut ids: Vec<ShardId> = shards.iter().map(|shard| shard.id).collect();
+        ids.sort_unstable();
+        if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::Configuration(format!("{} is held twice", twice[0])));
+        }
+        let settings = &opening.settings;
+        let row_bytes = settings.row_cache_bytes.filter(|bytes| *bytes > 0 && opening.has_clients);
+        let rows = row_bytes.map(|bytes| SharedRows::new(bytes, settings.separation.is_some(), layout::OWN_PREFIX));
+        let stores = Self {
+            memory: settings.memory_limit_bytes.map(MemoryLimit::new),
+            rows,
+            space: SharedSpace::default(),
+            stalled: Arc::default(),
+            are_tables_bounded: AtomicBool::new(settings.max_open_files.is_some()),
+            open: RwLock::default(),
+            opening,
+        };
+        let count = shards.len();
+        let opened: Vec<Result<OpenShard>> = std::thread::scope(|scope| {
+            let open = |shard: &ShardOptions| stores.open_one(shard, count);
+            let (first, others) = match shards.split_first() {
+                Some((first, others)) => (Some(first), others),
+                None => (None, &[][..]),
+            };
+            let threads: Vec<_> = others
+                .iter()
+                .map(|shard| {
+                    let work = move || open(shard);
+                    // Where the system gives no thread they are opened one after the other.
+                    std::thread::Builder::new().name("ecotone-open".into()).spawn_scoped(scope, work).map_err(|_| shard)
+                })
+                .collect();
+            let first = first.map(open);
+            let others = threads.into_iter().map(|thread| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(shard) => open(shard),
+            });
+            first.into_iter().chain(others).collect()
+        });
+        *stores.open.write() = opened.into_iter().collect::<Result<_>>()?;
+        Ok(Arc::new(stores))
+    }
+
+    /// Opens the store of one of `count` shards.
+    fn open_one(&self, shard: &ShardOptions, count: usize) -> Result<OpenShard> {
+        let Opening { directory, settings, local_slots, federation, duties, note_stall, .. } = &self.opening;
+        let directory = shard.directory(directory);
+        if let Some(above) = directory.parent() {
+            make_folder(above).map_err(|source| Error::Folder { path: above.to_path_buf(), source })?;
+        }
+        let placed = federation.store_offload();
+        let events = Events {
+            placed: placed.clone(),
+            note_stall: note_stall.clone(),
+            is_stalled: AtomicBool::new(false),
+            stalled: self.stalled.clone(),
+        };
+        let mut builder = Store::builder(&directory)
+            .settings(share(settings, count))
+            .space(self.space.clone())
+            .offload(placed.offload())
+            .local_slots(local_slots.clone())
+            .duties(duties.clone())
+            .events(Arc::new(events));
+        if let Some(memory) = &self.memory {
+            builder = builder.memory(memory.clone());
+        }
+        if let Some(rows) = &self.rows {
+            builder = builder.rows(rows.clone());
+        }
+        let store = Arc::new(builder.open()?);
+        Ok(OpenShard { id: shard.id, slots: shard.slots.clone(), store })
+    }
+
+    /// Opens the store of one more shard while the server runs. It is given back, and not in the
+    /// list yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of an opening; it is open already.
+    pub(crate) fn open_more(&self, shard: &ShardOptions) -> Result<OpenShard> {
+        if self.open.read().iter().any(|open| open.id == shard.id) {
+            return Err(Error::Configuration(format!("{} is open already", shard.id)));
+        }
+        self.open_one(shard, self.open.read().len() + 1)
+    }
+
+    /// One that was [opened](Self::open_more) is used from now on.
+    pub(crate) fn add(&self, shard: OpenShard) {
+        self.open.write().push(shard);
+        if self.are_tables_bounded.load(Ordering::Relaxed) {
+            self.bound_tables();
+        }
+    }
+
+    /// Whether the store of a shard is open, held or not.
+    pub(crate) fn has(&self, id: ShardId) -> bool {
+        self.open.read().iter().any(|open| open.id == id)
+    }
+
+    /// All of them, with the slots that they had when they were opened.
+    pub(crate) fn shards(&self) -> Vec<OpenShard> {
+        self.open.read().clone()
+    }
+
+    /// All stores.
+    pub(crate) fn list(&self) -> Vec<Arc<Store>> {
+        self.open.read().iter().map(|shard| shard.store.clone()).collect()
+    }
+
+    /// The one where there is exactly one.
+    pub(crate) fn only(&self) -> Option<Arc<Store>> {
+        match &self.open.read()[..] {
+            [only] => Some(only.store.clone()),
+            _ => None,
+        }
+    }
+
+    /// The folder of the only store; else that of the server.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.only().map_or_else(|| self.opening.directory.clone(), |store| store.directory().to_path_buf())
+    }
+
+    /// The folder of shard 1, whether that is held or not.
+    pub(crate) fn first_directory(&self) -> PathBuf {
+        directory_of(&self.opening.directory, ShardId::FIRST)
+    }
+
+    /// The tables that may be open in all stores together, where they are not bounded yet.
+    pub(crate) fn max_tables(&self) -> Option<u32> {
+        self.opening.max_tables.filter(|_| !self.are_tables_bounded.load(Ordering::Relaxed))
+    }
+
+    /// No more tables are held open from now on than the process may have.
+    pub(crate) fn bound_tables(&self) {
+        let Some(most) = self.opening.max_tables.or(self.opening.settings.max_open_files) else { return };
+        let stores = self.list();
+        let each = per_store(most, stores.len());
+        let bound = stores.iter().try_for_each(|store| store.bound_open_tables(each));
+        self.are_tables_bounded.store(bound.is_ok(), Ordering::Relaxed);
+        match bound {
+            Ok(()) => info!(
+                "no more than {most} tables are held open from now on, by the limit of the process (ulimit -n, LimitNOFILE)"
+            ),
+            Err(error) => {
+                warn!(%error, "the tables that are held open cannot be bounded; it is tried again");
+            }
+        }
+    }
+
+    /// The state of all stores together.
+    ///
+    /// # Errors
+    ///
+    /// The first that a store tells of.
+    pub(crate) fn properties(&self) -> std::result::Result<StoreProperties, ecotone_engine::Error> {
+        let mut sum = StoreProperties::default();
+        for store in self.list() {
+            sum += store.properties()?;
+        }
+        sum.row_cache_bytes += self.rows.as_ref().map_or(0, |rows| rows.counts().bytes);
+        Ok(sum)
+    }
+
+    /// What all of them have done.
+    pub(crate) fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        for store in self.list() {
+            sum += store.counters();
+        }
+        if let Some(rows) = &self.rows {
+            let counts = rows.counts();
+            sum.keys_read += counts.hits;
+            sum.row_cache_hits += counts.hits;
+            sum.row_cache_misses += counts.misses;
+        }
+        sum
+    }
+
+    /// What all value logs hold.
+    pub(crate) fn value_log(&self) -> Option<ValueLogProperties> {
+        sum(self.list().iter().filter_map(|store| store.value_log()))
+    }
+
+    /// The same without waiting; `None` also where one would have to be waited for.
+    pub(crate) fn try_value_log(&self) -> Option<ValueLogProperties> {
+        let all: Option<Vec<_>> = self.list().iter().map(|store| store.try_value_log()).collect();
+        sum(all?.into_iter())
+    }
+
+    /// How values are compressed.
+    pub(crate) fn value_compression(&self) -> Option<CompressionProperties> {
+        sum(self.list().iter().filter_map(|store| store.value_compression()))
+    }
+
+    /// What is known of duplicates without reading anything; `None` also where one store has not
+    /// counted yet.
+    pub(crate) fn try_dedup(&self) -> Option<DedupProperties> {
+        let all: Option<Vec<_>> = self.list().iter().map(|store| store.try_dedup()).collect();
+        sum(all?.into_iter())
+    }
+
+    /// The same, counted where nobody has yet.
+    pub(crate) fn cached_dedup(&self) -> Option<DedupProperties> {
+        let all: Option<Vec<_>> = self.list().iter().map(|store| store.cached_dedup()).collect();
+        sum(all?.into_iter())
+    }
+
+    /// How much room there is, found out now: of the store that has least.
+    pub(crate) fn free_space(&self) -> Option<FreeSpace> {
+        least(self.list().iter().filter_map(|store| store.free_space()))
+    }
+
+    /// The same as the stores found it last.
+    pub(crate) fn try_free_space(&self) -> Option<FreeSpace> {
+        least(self.list().iter().filter_map(|store| store.try_free_space()))
+    }
+
+    /// Why writes to one of them fail.
+    pub(crate) fn write_failure(&self) -> Option<String> {
+        let mut failing = self.list().into_iter().filter_map(|store| store.write_failure());
+        failing.next()
+    }
+
+    /// Closes all, side by side, once nobody else has any.
+    ///
+    /// # Errors
+    ///
+    /// The first of those of the stores; all are closed, or synced, by then.
+    pub(crate) fn close(&self) -> Result<()> {
+        let open = std::mem::take(&mut *self.open.write());
+        std::thread::scope(|scope| {
+            let closings: Vec<_> = open
+                .into_iter()
+                .map(|shard| {
+                    let close = move || close(shard.store);
+                    std::thread::Builder::new().name("ecotone-close".into()).spawn_scoped(scope, close)
+                })
+                .collect();
+            let mut outcome = Ok(());
+            for closing in closings {
+                outcome = outcome.and(match closing {
+                    Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                    // What it was given was dropped with it, which closes the store.
+                    Err(source) => Err(Error::Thread { what: "the closing of a store", source }),
+                });
+            }
+            outcome
+        })
+    }
+}
+
+fn close(store: Arc<Store>) -> Result<()> {
+    match Arc::try_unwrap(store) {
+        Ok(store) => Ok(store.close()?),
+        // A request that took too long to wait for it. The process ends with it, so what was
+        // acknowledged is to be durable now.
+        Err(store) => {
+            warn!(
+                "a request is still under way: the store is left as it is, and its log is replayed at the next start"
+            );
+            Ok(store.sync()?)
+        }
+    }
+}
+
+/// Makes a folder, and its name durable: the store makes its own in it.
+fn make_folder(path: &Path) -> std::io::Result<()> {
+    if !path.is_dir() {
+        std::fs::create_dir_all(path)?;
+        if let Some(above) = path.parent().filter(|above| above.is_dir()) {
+            std::fs::File::open(above)?.sync_all()?;
+        }
+    }
+    Ok(())
+}
+
+/// The settings of one of `count` stores, where `settings` are for all of them. What stores share
+/// they have whole.
+fn share(settings: &StoreSettings, count: usize) -> StoreSettings {
+    let count = count.max(1) as u64;
+    StoreSettings {
+        // Of the limit that is shared a store takes nothing else by itself.
+        memory_limit_bytes: settings.memory_limit_bytes.map(|bytes| (bytes / count).max(MIN_LIMIT_BYTES)),
+        max_open_files: settings.max_open_files.map(|most| per_store(most, count as usize)),
+        page_cache_bytes: settings.page_cache_bytes.map(|bytes| bytes / count),
+        mapped_bytes: settings.mapped_bytes / count,
+        mapped_read_bytes: settings.mapped_read_bytes / count,
+        ..settings.clone()
+    }
+}
+
+fn sum<T: std::ops::AddAssign>(mut all: impl Iterator<Item = T>) -> Option<T> {
+    let first = all.next()?;
+    Some(all.fold(first, |mut sum, of| {
+        sum += of;
+        sum
+    }))
+}
+
+/// Refusing comes before taking; then the least room.
+fn least(all: impl Iterator<Item = FreeSpace>) -> Option<FreeSpace> {
+    all.min_by_key(|room| (!room.writes_refused, room.spare_bytes()))
+}
+
+/// Passes a store's events on.
+struct Events {
+    placed: StoreOffload,
+    note_stall: Arc<dyn Fn(bool) + Send + Sync>,
+    is_stalled: AtomicBool,
+    /// How many stores are.
+    stalled: Arc<AtomicUsize>,
+}
+
+impl StoreEvents for Events {
+    fn compaction_finished(&self, event: &CompactionFinished) {
+        self.placed.compaction_finished(event);
+    }
+
+    fn stall_changed(&self, event: &StallChanged) {
+        let is_stalled = event.to != StallCondition::Normal;
+        let stalled = match (self.is_stalled.swap(is_stalled, Ordering::AcqRel), is_stalled) {
+            (false, true) => self.stalled.fetch_add(1, Ordering::AcqRel) + 1,
+            (true, false) => self.stalled.fetch_sub(1, Ordering::AcqRel) - 1,
+            _ => self.stalled.load(Ordering::Acquire),
+        };
+        (self.note_stall)(stalled > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_shard_lies_where_a_store_alone_does() {
+        let folder = |id| directory_of(Path::new("/srv"), ShardId(id));
+        assert_eq!(
+            [folder(1), folder(2), folder(17)],
+            ["/srv/store", "/srv/shards/2", "/srv/shards/17"].map(PathBuf::from)
+        );
+        assert_eq!(ShardOptions::only()[0].directory(Path::new("/srv")), folder(1));
+    }
+
+    #[test]
+    fn the_store_with_least_room_tells_of_room_and_one_that_refuses_before_it() {
+        let room = |free_bytes, writes_refused| FreeSpace { free_bytes, writes_refused, ..FreeSpace::default() };
+        assert_eq!(least([room(7, false), room(5, false), room(9, false)].into_iter()).unwrap().free_bytes, 5);
+        assert!(least([room(7, false), room(9, true)].into_iter()).unwrap().writes_refused);
+        assert!(least(std::iter::empty()).is_none());
+    }
+
+    #[test]
+    fn what_stores_do_not_share_is_divided() {
+        let settings = StoreSettings {
+            max_open_files: Some(100),
+            page_cache_bytes: Some(1000),
+            mapped_bytes: 80,
+            ..StoreSettings::default()
+        };
+        let quarter = share(&settings, 4);
+        assert_eq!((quarter.max_open_files, quarter.page_cache_bytes, quarter.mapped_bytes), (Some(25), Some(250), 20));
+        assert_eq!(share(&settings, 1), settings);
+    }
+}

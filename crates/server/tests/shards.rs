@@ -1,0 +1,280 @@
+//! A server with several shards, or none: started, stopped and changed while it runs.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ecotone_resp::host::Host;
+use ecotone_server::config::Config;
+use ecotone_server::{ClientOptions, Daemon, ShardId, ShardOptions};
+
+const MIB: u64 = 1 << 20;
+
+/// What an idle shard more may take.
+const MAX_IDLE_BYTES: u64 = 6 * MIB;
+
+/// One test at a time: one of them measures the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const NOT_SERVED: &str = "-CLUSTERDOWN Hash slot not served";
+
+fn start(folder: &Path, shards: Vec<ShardOptions>) -> Daemon {
+    let of = |name: &str, value: &str| (name.into(), value.into());
+    let environment = [
+        of("ECOTONE_SERVER_DIR", folder.to_str().unwrap()),
+        of("ECOTONE_FEDERATION_LISTEN", "127.0.0.1:0"),
+        of("ECOTONE_CLIENTS_LISTEN", "127.0.0.1:0"),
+        of("ECOTONE_HTTP_LISTEN", "off"),
+    ];
+    let config = Config::load(None, environment).unwrap();
+    let mut options = config.serve_options().unwrap();
+    options.clients = Some(ClientOptions {
+        listen: config.listen().unwrap().unwrap(),
+        config: config.clone(),
+        shut_down: Arc::new(|| ()),
+        panicked: Arc::new(|| panic!("a thread panicked")),
+        allocator: None,
+    });
+    options.shards = shards;
+    Daemon::start(options, None).unwrap()
+}
+
+/// Shards from 1 on, each with as many slots.
+fn dealt(count: u32) -> Vec<ShardOptions> {
+    let each = 16_384 / count;
+    let slots = |number: u32| vec![((number * each) as u16, ((number + 1) * each - 1) as u16)];
+    (0..count).map(|number| ShardOptions { id: ShardId(number + 1), slots: slots(number) }).collect()
+}
+
+struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn of(daemon: &Daemon) -> Self {
+        let stream = TcpStream::connect(daemon.listening().unwrap().addresses[0]).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self { stream: BufReader::new(stream) }
+    }
+
+    /// The reply to a request of words: a line, or the bytes of a string.
+    fn ask(&mut self, request: &str) -> String {
+        self.stream.get_mut().write_all(format!("{request}\r\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        self.stream.read_line(&mut line).unwrap();
+        let Some(length) = line.strip_prefix('$').and_then(|length| length.trim().parse::<usize>().ok()) else {
+            return line.trim_end().to_owned();
+        };
+        let mut bytes = vec![0; length + 2];
+        self.stream.read_exact(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    }
+}
+
+/// The number of INFO's line of this name.
+fn of_info(daemon: &Daemon, name: &str) -> u64 {
+    let host: &dyn Host = daemon.service().unwrap().host.as_ref();
+    let lines = host.info("store").into_iter().flat_map(|section| section.lines);
+    lines.into_iter().find(|line| line.0 == name).unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn shards_are_opened_again_where_they_were() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..3 {
+        let daemon = start(folder.path(), dealt(4));
+        let mut client = Client::of(&daemon);
+        assert_eq!(client.ask("DBSIZE"), format!(":{}", round * 100));
+        for number in 0..100 {
+            assert_eq!(client.ask(&format!("SET {round}:{number} v{number}")), "+OK");
+        }
+        for number in 0..100 {
+            assert_eq!(client.ask(&format!("GET {}:{number}", round / 2)), format!("v{number}"));
+        }
+        assert_eq!(daemon.stores().len(), 4);
+        assert!(daemon.stores().iter().all(|store| store.counters().keys_written > 0), "all have some");
+        let user_bytes: u64 = daemon.stores().iter().map(|store| store.counters().user_bytes()).sum();
+        assert!(of_info(&daemon, "written_bytes_total") >= user_bytes);
+        assert!(client.ask("BACKUP BEGIN").contains("4 shards"));
+        daemon.stop().unwrap();
+    }
+    let folders = ["store", "shards/2", "shards/3", "shards/4"];
+    assert!(folders.iter().all(|name| folder.path().join(name).join("CURRENT").is_file()));
+    assert!(!folder.path().join("shards/1").exists());
+}
+
+#[test]
+fn a_server_without_shards_serves_no_slots_until_it_gets_some() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = start(folder.path(), Vec::new());
+    let mut client = Client::of(&daemon);
+    assert_eq!(client.ask("SET a 1"), NOT_SERVED);
+    assert_eq!((client.ask("DBSIZE").as_str(), client.ask("FLUSHALL").as_str()), (":0", "+OK"));
+    assert!(!folder.path().join("store").exists());
+    daemon.add_shard(ShardId(7), &vec![(0, 16_383)]).unwrap();
+    assert_eq!((client.ask("SET a 1").as_str(), client.ask("GET a").as_str()), ("+OK", "1"));
+    assert!(folder.path().join("shards/7/CURRENT").is_file());
+    assert!(daemon.add_shard(ShardId(8), &vec![(5, 5)]).unwrap_err().to_string().contains("slot 5"));
+    daemon.stop().unwrap();
+    // What could not be added is opened by nobody, and what was has all.
+    let daemon = start(folder.path(), vec![ShardOptions { id: ShardId(7), slots: vec![(0, 16_383)] }]);
+    assert_eq!(Client::of(&daemon).ask("GET a"), "1");
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn shards_come_and_go_while_clients_write() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = start(folder.path(), vec![ShardOptions { id: ShardId(1), slots: vec![(0, 8191)] }]);
+    let (is_over, served, refused) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let mut client = Client::of(&daemon);
+            let (is_over, served, refused) = (&is_over, &served, &refused);
+            scope.spawn(move || {
+                for number in 0_u64.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    match client.ask(&format!("SET {writer}:{number} v")).as_str() {
+                        "+OK" => served.fetch_add(1, Ordering::Relaxed),
+                        NOT_SERVED => refused.fetch_add(1, Ordering::Relaxed),
+                        other => panic!("{other}"),
+                    };
+                }
+            });
+        }
+        let more = || {
+            let seen = served.load(Ordering::Relaxed);
+            while served.load(Ordering::Relaxed) < seen + 300 {
+                std::thread::yield_now();
+            }
+        };
+        more();
+        daemon.add_shard(ShardId(2), &vec![(8192, 16_383)]).unwrap();
+        more();
+        daemon.drop_shard(ShardId(2)).unwrap();
+        more();
+        daemon.add_shard(ShardId(2), &vec![(8192, 16_383)]).unwrap();
+        more();
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(refused.load(Ordering::Relaxed) > 0, "half of the slots were not there for a while");
+    assert_eq!(Client::of(&daemon).ask("DBSIZE"), format!(":{}", served.load(Ordering::Relaxed)));
+    daemon.stop().unwrap();
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    // Of the process alone, without pages of files.
+    let kib = status.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+    kib.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn an_idle_shard_takes_little_memory() {
+    let _alone = alone();
+    const MORE: u32 = 12;
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = start(folder.path(), vec![ShardOptions { id: ShardId(1), slots: vec![(0, 99)] }]);
+    // What the first of all takes once in a process.
+    daemon.add_shard(ShardId(2), &vec![(100, 199)]).unwrap();
+    let before = resident_bytes();
+    for id in 3..3 + MORE {
+        let first = id as u16 * 100;
+        daemon.add_shard(ShardId(id), &vec![(first, first + 99)]).unwrap();
+    }
+    // Their threads have begun to rest.
+    std::thread::sleep(Duration::from_secs(3));
+    let each = resident_bytes().saturating_sub(before) / u64::from(MORE);
+    println!("an idle shard takes {} KiB", each >> 10);
+    assert!(each <= MAX_IDLE_BYTES, "{each} bytes");
+    daemon.stop().unwrap();
+}
+
+/// Requests of one client that it sends before it reads.
+const PIPELINE: usize = 32;
+
+/// Seconds that `clients` take for so many writes, and for as many reads.
+fn seconds(daemon: &Daemon, clients: u64, requests: u64) -> [f64; 2] {
+    ["SET", "GET"].map(|command| {
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for client in 0..clients {
+                let mut wire = Client::of(daemon);
+                scope.spawn(move || {
+                    let mut state = client + 1;
+                    let value = "v".repeat(100);
+                    for _ in 0..requests / clients / PIPELINE as u64 {
+                        let mut sent = String::new();
+                        for _ in 0..PIPELINE {
+                            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                            let key = (state >> 33) % 200_000;
+                            let value = if command == "SET" { value.as_str() } else { "" };
+                            sent.push_str(&format!("{command} key:{key} {value}\r\n"));
+                        }
+                        wire.stream.get_mut().write_all(sent.as_bytes()).unwrap();
+                        for _ in 0..PIPELINE {
+                            let mut line = String::new();
+                            wire.stream.read_line(&mut line).unwrap();
+                            if line.starts_with('$') && line != "$-1\r\n" {
+                                wire.stream.read_line(&mut line).unwrap();
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        began.elapsed().as_secs_f64()
+    })
+}
+
+/// What several shards cost: a measurement, whose figures `docs/performance.md` is to have. Run it
+/// alone, with `--ignored --nocapture`.
+#[test]
+#[ignore = "it measures for a minute"]
+fn sixteen_shards_beside_one() {
+    let _alone = alone();
+    const REQUESTS: u64 = 400_000;
+    let mut ratios = [Vec::new(), Vec::new()];
+    for round in 0..4 {
+        let of = |count: u32| {
+            let folder = tempfile::tempdir().unwrap();
+            let daemon = start(folder.path(), dealt(count));
+            let taken = seconds(&daemon, 8, REQUESTS);
+            daemon.stop().unwrap();
+            let began = Instant::now();
+            let daemon = start(folder.path(), dealt(count));
+            println!("{count} shards: {taken:.2?} s, opened in {:.2?}", began.elapsed());
+            daemon.stop().unwrap();
+            taken
+        };
+        // The first of two may have it easier.
+        let (one, many) = if round % 2 == 0 {
+            let one = of(1);
+            (one, of(16))
+        } else {
+            let many = of(16);
+            (of(1), many)
+        };
+        for (kind, ratios) in ratios.iter_mut().enumerate() {
+            ratios.push(one[kind] / many[kind]);
+        }
+    }
+    for (kind, mut ratios) in ["SET", "GET"].into_iter().zip(ratios) {
+        ratios.sort_by(f64::total_cmp);
+        println!("{kind}: throughput with 16 shards is {ratios:.3?} of that with one");
+    }
+}
