@@ -185,7 +185,12 @@ impl Machine {
                     return Err(Refusal::FeatureLevel { level, min: features.min, max: features.max });
                 }
                 let mut now = server.clone();
-                now.addresses.clone_from(addresses);
+                now.addresses.peers.clone_from(&addresses.peers);
+                // Who begins does not know yet where it serves clients. What it knew before may
+                // be in an entry that it has not read again.
+                if !addresses.clients.is_empty() {
+                    now.addresses.clients.clone_from(&addresses.clients);
+                }
                 now.zone.clone_from(zone);
                 now.features = *features;
                 if now.state == ServerState::Joining {

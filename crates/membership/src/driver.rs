@@ -21,6 +21,7 @@ use ecotone_control::ids::MemberId;
 use ecotone_control::log::{self, Identity, Log, LogError, Records};
 use ecotone_control::node::{Command, Event, Node, NotProposed, TICK_MS};
 use ecotone_raftlog::Directory;
+use ecotone_transport::security::Security;
 use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
 
@@ -49,6 +50,7 @@ impl Driver {
     pub(crate) fn start(
         opened: Opened,
         known: watch::Sender<Arc<Known>>,
+        security: Arc<Security>,
         outboxes: impl FnOnce(Events) -> Outboxes,
     ) -> Result<Driver> {
         let (sender, receiver) = sync_channel(MAX_WAITING_EVENTS);
@@ -64,6 +66,7 @@ impl Driver {
             log: Some(log),
             events,
             known,
+            security,
             outboxes,
             answers: HashMap::new(),
             next_answer: 0,
@@ -126,6 +129,8 @@ struct Worker {
     /// For its log's next thread.
     events: Events,
     known: watch::Sender<Arc<Known>>,
+    /// Hears whether others refuse this server.
+    security: Arc<Security>,
     outboxes: Outboxes,
     answers: HashMap<u64, oneshot::Sender<Answer>>,
     next_answer: u64,
@@ -251,7 +256,7 @@ impl Worker {
         known.send_if_modified(|there| {
             let is_same_map = there.applied == node.applied() && there.map.generation == node.map().generation;
             let map = if is_same_map { there.map.clone() } else { Arc::new(node.map().clone()) };
-            let now = known_of(node, map);
+            let now = Known { told_removed: self.security.was_refused_as_removed(), ..known_of(node, map) };
             let is_news = **there != now;
             if is_news {
                 *there = Arc::new(now);

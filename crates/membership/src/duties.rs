@@ -14,10 +14,13 @@ use ecotone_transport::wire::SealKeyRequest;
 use ecotone_transport::wire::control_client::ControlClient;
 use tracing::{debug, info, warn};
 
+use crate::error::Error;
 use crate::shared::Shared;
 
 /// After a failure it is tried again so much later.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// After a refusal so much later.
+const REFUSED_DELAY: Duration = Duration::from_secs(5);
 /// How often the leader looks whether there is something to do.
 const LEADER_INTERVAL: Duration = Duration::from_millis(500);
 /// How often the leader forgets what is over.
@@ -37,15 +40,16 @@ pub(crate) async fn announce(shared: Arc<Shared>, directory: DirectoryId, zone: 
     loop {
         let known = following.borrow_and_update().clone();
         let own = announced.borrow_and_update().clone();
-        if known.stopped.is_some() || known.map.is_removed(shared.member) {
+        if known.stopped.is_some() || known.is_removed() {
             return;
         }
         let there = known.map.server(shared.member);
         let entry = own.and_then(|own| {
-            let before = there.map(|server| server.addresses.clients.clone()).unwrap_or_default();
-            let addresses = Addresses { peers: own.peers, clients: own.clients.unwrap_or(before) };
+            // Without any, those that were announced before stay.
+            let addresses = Addresses { peers: own.peers, clients: own.clients.unwrap_or_default() };
             let is_said = there.is_some_and(|server| {
-                server.addresses == addresses
+                server.addresses.peers == addresses.peers
+                    && (addresses.clients.is_empty() || server.addresses.clients == addresses.clients)
                     && server.zone == zone
                     && server.features == features
                     && server.state != ServerState::Joining
@@ -58,7 +62,9 @@ pub(crate) async fn announce(shared: Arc<Shared>, directory: DirectoryId, zone: 
                 Ok(decided) => debug!(index = decided.index, "this server's addresses are in the map"),
                 Err(error) => {
                     warn!(%error, "the federation does not know where this server is; it is told again");
-                    tokio::time::sleep(RETRY_DELAY).await;
+                    // It is refused until something has changed: another build, mostly.
+                    let is_refused = matches!(error, Error::Refused(_));
+                    tokio::time::sleep(if is_refused { REFUSED_DELAY } else { RETRY_DELAY }).await;
                     continue;
                 }
             }

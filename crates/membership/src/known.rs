@@ -26,12 +26,19 @@ pub struct Known {
     pub applied: u64,
     /// Why this server takes no part any more, if it does not.
     pub stopped: Option<String>,
+    /// Another server has refused this one as removed. Nobody sends it the entry that says so.
+    pub told_removed: bool,
 }
 
 impl Known {
     /// Whether this server leads.
     pub fn leads(&self) -> bool {
-        self.leader == Some(self.member) && self.stopped.is_none()
+        self.leader == Some(self.member) && self.stopped.is_none() && !self.is_removed()
+    }
+
+    /// Whether this server is removed, by the map or by what others say.
+    pub fn is_removed(&self) -> bool {
+        self.told_removed || self.map.is_removed(self.member)
     }
 }
 
@@ -55,5 +62,6 @@ pub(crate) fn known_of(node: &Node, map: Arc<Map>) -> Known {
         gone: node.gone().clone(),
         applied: node.applied(),
         stopped: None,
+        told_removed: false,
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ecotone_control::entry::Entry;
+use ecotone_control::machine::Refusal;
 use ecotone_control::map::{Features, Map};
 use ecotone_identity::{Identity, JoinToken};
 use ecotone_transport::connections::{Connections, Timeouts};
@@ -57,7 +58,8 @@ impl Membership {
     /// removed are refused. Connections of `also` are made anew when the certificate is.
     ///
     /// # Errors
-    /// [`Error::Log`]; [`Error::Control`] for a log of a newer build; [`Error::Usage`] if log and
+    /// [`Error::Log`]; [`Error::Control`] for a log of a newer build; [`Error::Refused`] where the
+    /// federation works at a level that this build does not know; [`Error::Usage`] if log and
     /// certificate are not of one server.
     pub fn start(
         options: Options,
@@ -85,6 +87,13 @@ impl Membership {
         let node = opened.node()?;
         let first = known_of(&node, Arc::new(node.map().clone()));
         drop(node);
+        let level = first.map.feature_level;
+        // Who has joined a moment ago has no map.
+        if !first.map.servers.is_empty() && !features.support(level) {
+            return Err(Error::Refused(
+                Refusal::FeatureLevel { level, min: features.min, max: features.max }.to_string(),
+            ));
+        }
         refuse_removed(&identity, &first.map);
         let member = first.member;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -103,7 +112,7 @@ impl Membership {
             callers: callers.clone(),
         };
         let handle = runtime.handle().clone();
-        let driver = Driver::start(opened, known, |events| Outboxes::new(handle, paths, events))?;
+        let driver = Driver::start(opened, known, security.clone(), |events| Outboxes::new(handle, paths, events))?;
         let shared = Arc::new(Shared {
             member,
             identity,
@@ -218,12 +227,13 @@ async fn follow(shared: Arc<Shared>) {
     let mut following = shared.following();
     let mut was_removed = false;
     loop {
-        let map = following.borrow_and_update().map.clone();
-        if refuse_removed(&shared.identity, &map) {
+        let known = following.borrow_and_update().clone();
+        let map = &known.map;
+        if refuse_removed(&shared.identity, map) {
             let cut = shared.security.cut_unwelcome(shared.identity.now());
             info!(servers = map.members().count(), connections_cut = cut, "the servers of the federation have changed");
         }
-        if map.is_removed(shared.member) && !std::mem::replace(&mut was_removed, true) {
+        if known.is_removed() && !std::mem::replace(&mut was_removed, true) {
             warn!(
                 "this server was removed from the federation: to come back it joins anew, with a token and an empty folder"
             );

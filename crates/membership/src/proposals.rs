@@ -72,6 +72,9 @@ impl Shared {
         let (mut said, mut next_hint) = (String::new(), 0);
         loop {
             let known = self.known();
+            if known.is_removed() {
+                return Err(Error::Refused("this server was removed from the federation".into()));
+            }
             let proposal = Proposal { by: self.member, entry: entry.clone() };
             let attempt = if known.leads() {
                 self.attempt_here(proposal).await

@@ -12,7 +12,8 @@
 //!
 //! Threads: any may ask.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
@@ -85,6 +86,8 @@ pub enum FederationError {
 #[derive(Debug, Default)]
 pub struct FederationRequests {
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Those that have not been answered; a thread ends a little later.
+    running: Arc<AtomicUsize>,
     stops: AtomicBool,
 }
 
@@ -105,6 +108,15 @@ impl FederationAnswer {
     }
 }
 
+/// A request that runs until this is dropped, also by a panic.
+struct Running(Arc<AtomicUsize>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl FederationRequests {
     /// Begins to carry out a request, `work`, on a thread of its own.
     ///
@@ -121,13 +133,18 @@ impl FederationRequests {
         if self.stops.load(Ordering::Acquire) {
             return Err(FederationError::Stops);
         }
-        if threads.len() >= MAX_REQUESTS {
+        if self.running.load(Ordering::Acquire) >= MAX_REQUESTS {
             return Err(FederationError::Busy);
         }
+        self.running.fetch_add(1, Ordering::AcqRel);
+        let running = Running(self.running.clone());
         let (answer, awaited) = oneshot::channel();
         let thread = std::thread::Builder::new().name("federation".into()).spawn(move || {
+            let answered = work();
+            // Who is answered may ask again.
+            drop(running);
             // Who asked may have gone.
-            let _ = answer.send(work());
+            let _ = answer.send(answered);
         })?;
         threads.push(thread);
         Ok(FederationAnswer(awaited))

@@ -107,7 +107,8 @@ impl Served {
         match &membership {
             // Clients are told of changes by who opens the shards that come with them.
             Some(membership) => {
-                membership.announce(Announced { peers: address, clients: Some(address_text(&own)) });
+                let clients = address_text(&own, &address);
+                membership.announce(Announced { peers: address, clients: Some(clients) });
             }
             None => service.cluster.publish(alone.view(&listening.addresses, &listening.tls_addresses)),
         }

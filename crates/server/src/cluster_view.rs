@@ -99,20 +99,29 @@ impl Alone {
         if !is_in {
             servers.push(ServerView { id: server_id(map.federation, known.member), ..own.clone() });
         }
-        let shards = map.shards.iter().filter_map(|(id, shard)| {
-            let primary = *places.get(&shard.primary?)?;
-            Some(ShardView {
-                id: shard_id(map.federation, *id),
-                slots: shard.slots.iter().map(|range| (range.first, range.last)).collect(),
-                primary,
-                replicas: Vec::new(),
-                epoch: shard.epoch.0,
+        let shards: Vec<ShardView> = map
+            .shards
+            .iter()
+            .filter_map(|(id, shard)| {
+                let primary = *places.get(&shard.primary?)?;
+                // Who has not said yet where it serves clients: nobody can be sent there.
+                let is_told = primary == own_place || servers[primary].port != 0 || servers[primary].tls_port != 0;
+                if !is_told {
+                    return None;
+                }
+                Some(ShardView {
+                    id: shard_id(map.federation, *id),
+                    slots: shard.slots.iter().map(|range| (range.first, range.last)).collect(),
+                    primary,
+                    replicas: Vec::new(),
+                    epoch: shard.epoch.0,
+                })
             })
-        });
-        let view = ClusterView::new(servers, own_place, shards.collect(), map.version)
+            .collect();
+        let view = ClusterView::new(servers, own_place, shards, map.version)
             .unwrap_or_else(|error| unreachable!("the map is checked, and ids are made here: {error}"))
             .told_by(self.announced.endpoint);
-        if map.is_removed(known.member) {
+        if known.is_removed() {
             return view.failing("this server was removed from the federation");
         }
         if map.shards.is_empty() {
@@ -123,8 +132,15 @@ impl Alone {
 }
 
 /// How clients reach a server, as the map has it.
-pub(crate) fn address_text(server: &ServerView) -> String {
-    let ip = if server.ip.contains(':') { format!("[{}]", server.ip) } else { server.ip.clone() };
+///
+/// One that listens everywhere and says nothing is where other servers reach it, at `peers`.
+pub(crate) fn address_text(server: &ServerView, peers: &str) -> String {
+    let host = peers.rsplit_once(':').map_or(peers, |(host, _)| host);
+    let ip = match server.ip.as_str() {
+        "" => host.to_owned(),
+        ip if ip.contains(':') => format!("[{ip}]"),
+        ip => ip.to_owned(),
+    };
     let tls = if server.tls_port == 0 { String::new() } else { format!("+{}", server.tls_port) };
     let name = if server.host_name.is_empty() { String::new() } else { format!("@{}", server.host_name) };
     format!("{ip}:{}{tls}{name}", server.port)

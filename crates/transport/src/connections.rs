@@ -177,7 +177,7 @@ impl Service<Uri> for Connector {
         let (address, expected) = (self.address.clone(), self.expected.clone());
         Box::pin(async move {
             let (stream, connection) = security.connect(&identity, &address, Protocol::Calls, expected).await?;
-            Ok(TokioIo::new(ListedStream { stream: Stream::Tls(stream), _connection: connection }))
+            Ok(TokioIo::new(ListedStream { stream: Stream::Tls(stream), security, _connection: connection }))
         })
     }
 }
@@ -185,6 +185,7 @@ impl Service<Uri> for Connector {
 /// A connection that is listed among those of its peer.
 struct ListedStream {
     stream: Stream,
+    security: Arc<Security>,
     _connection: Arc<PeerConnection>,
 }
 
@@ -194,7 +195,11 @@ impl AsyncRead for ListedStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if let Poll::Ready(Err(error)) = &read {
+            self.security.note_refusal(error);
+        }
+        read
     }
 }
 

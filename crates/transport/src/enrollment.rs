@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The leader of the federation's log answers; others say where it is ([`NOT_HERE`]), or that there
-//! is none now ([`NO_LEADER`]). Who asks follows at most [`MAX_REDIRECTS`] times in turn. While there
-//! is no leader, or the one that was named is gone, it begins again where it was told to ask, after a
-//! pause, for as long as it was given. A request may arrive twice: joining is asked for by the id of
+//! is none now ([`NO_LEADER`]). Who asks follows at most [`MAX_REDIRECTS`] times in turn. When that
+//! leads nowhere, there is no leader, or the one that was named is gone, it begins again where it was
+//! told to ask, after a pause, for as long as it was given. A request may arrive twice: joining is asked for by the id of
 //! a directory, and gives one number however often.
 //!
 //! Who joins has checked by then that the other side has a certificate of the authority that the
@@ -297,12 +297,14 @@ where
                 has_answered = true;
                 let (refusal, elsewhere) = (reply.refusal.clone(), reply.elsewhere.clone());
                 let refused = refused_by(&at, reply);
-                if refusal == NOT_HERE && redirects < MAX_REDIRECTS && is_address(&elsewhere) {
+                let may_follow = refusal == NOT_HERE && is_address(&elsewhere);
+                if may_follow && redirects < MAX_REDIRECTS {
                     redirects += 1;
                     at = elsewhere;
                     continue;
                 }
-                if refusal != NO_LEADER {
+                // A circle ends when they have all heard who leads.
+                if !may_follow && refusal != NO_LEADER {
                     return Err(refused);
                 }
                 refused

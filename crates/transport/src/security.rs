@@ -13,7 +13,7 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, TcpStream as BlockingStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ecotone_identity::failure::explain;
@@ -69,6 +69,8 @@ pub struct Security {
     permits: Semaphore,
     /// Incoming handshakes that are under way, by address.
     by_address: Mutex<HashMap<IpAddr, usize>>,
+    /// A server of the federation has refused this one because it was removed.
+    is_removed: AtomicBool,
 }
 
 /// A handshake under way. Its place is free again when it is dropped.
@@ -116,7 +118,7 @@ impl Security {
     pub fn new(identity: Option<Arc<Identity>>, quotas: Quotas) -> Arc<Security> {
         let permits = Semaphore::new(MAX_HANDSHAKES);
         let (peers, handshakes, by_address) = (Peers::new(quotas), Handshakes::default(), Mutex::default());
-        Arc::new(Security { identity, peers, handshakes, permits, by_address })
+        Arc::new(Security { identity, peers, handshakes, permits, by_address, is_removed: AtomicBool::new(false) })
     }
 
     /// Plain text.
@@ -147,6 +149,21 @@ impl Security {
             Protocol::Enroll => identity.may_stay(peer, peer.ends),
             Protocol::Calls | Protocol::Files => identity.may_stay(peer, now),
         })
+    }
+
+    /// Whether a server of the federation has refused this one because it was removed. That stays:
+    /// numbers are given once.
+    pub fn was_refused_as_removed(&self) -> bool {
+        self.is_removed.load(Ordering::Relaxed)
+    }
+
+    /// Notes why a connection has failed that this server has made. What the other side says is
+    /// encrypted, after it has shown its certificate of the federation.
+    pub(crate) fn note_refusal(&self, error: &io::Error) {
+        let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        if matches!(of_tls, Some(rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRevoked))) {
+            self.is_removed.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Counts a connection that is refused after its handshake.

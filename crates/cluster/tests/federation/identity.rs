@@ -17,94 +17,17 @@ use common::wire::coordinator_client::CoordinatorClient;
 use common::wire::peer_client::PeerClient;
 use common::wire::{PlaceRequest, ProbeRequest, ReportRequest};
 use common::{Owner, PATIENCE, Storeless, wait_until};
-use ecotone_cluster::{JobOutcome, Options, join_federation};
+use ecotone_cluster::{JobOutcome, Options};
+use ecotone_identity::join::Joining;
 use ecotone_identity::tls::{self, Protocol};
-use ecotone_identity::{Authority, Clock, HandshakeFailure, Identity, JoinToken, Timestamp};
+use ecotone_identity::{HandshakeFailure, Identity, JoinToken, MemberId};
 use ecotone_transport::connections::{Connections, Timeouts};
 use ecotone_transport::peers::Quotas;
 use ecotone_transport::security::{MAX_HANDSHAKES_OF_ADDRESS, Security};
-use ecotone_types::ServerId;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
-use tempfile::TempDir;
 use tonic::Code;
 
-/// Some day in 2033.
-const NOW: Timestamp = Timestamp(2_000_000_000);
-const HOUR: u64 = 3600;
-
-#[derive(Debug)]
-struct SetClock(AtomicU64);
-
-impl SetClock {
-    fn set(&self, now: Timestamp) {
-        self.0.store(now.0, Ordering::SeqCst);
-    }
-}
-
-impl Clock for SetClock {
-    fn now(&self) -> Timestamp {
-        Timestamp(self.0.load(Ordering::SeqCst))
-    }
-}
-
-fn name(name: &str) -> ServerId {
-    ServerId::new(name).unwrap()
-}
-
-/// A federation's folders, and its time.
-struct Made {
-    directory: TempDir,
-    clock: Arc<SetClock>,
-    authority: Arc<Authority>,
-    first: String,
-}
-
-impl Made {
-    fn by(first: &str) -> Made {
-        let directory = tempfile::tempdir().unwrap();
-        let authority = Authority::create(&directory.path().join(first), &name(first), NOW).unwrap();
-        let clock = Arc::new(SetClock(AtomicU64::new(NOW.0)));
-        Made { directory, clock, authority: Arc::new(authority), first: first.to_owned() }
-    }
-
-    fn identity(&self, called: &str) -> Arc<Identity> {
-        let folder = self.directory.path().join(called);
-        Arc::new(Identity::open(&folder, self.clock.clone()).unwrap().unwrap())
-    }
-
-    /// As the server that keeps the authority.
-    fn first(&self, options: &mut Options) {
-        options.identity = Some(self.identity(&self.first));
-        options.authority = Some(self.authority.clone());
-    }
-
-    fn coordinator(&self) -> Storeless {
-        Storeless::start(&self.first, |options| self.first(options))
-    }
-
-    fn token(&self) -> JoinToken {
-        self.authority.issue_token(self.clock.now()).unwrap()
-    }
-
-    fn join_with(&self, token: JoinToken, called: &str, address: &str) -> ecotone_cluster::Result<()> {
-        let clock: Arc<dyn Clock> = self.clock.clone();
-        join_federation(&self.directory.path().join(called), address, token, name(called), &clock)
-    }
-
-    /// The identity of a server that joins now.
-    fn joined(&self, called: &str, address: &str) -> Arc<Identity> {
-        self.join_with(self.token(), called, address).unwrap();
-        self.identity(called)
-    }
-
-    fn member(&self, called: &str, address: &str) -> Storeless {
-        let identity = self.joined(called, address);
-        Storeless::start(called, |options| {
-            options.identity = Some(identity);
-            options.join = Some(address.to_owned());
-        })
-    }
-}
+use crate::made::{HOUR, IDENTITY, Made, NOW, known, members, name, remove};
 
 fn failed(server: &Storeless, why: HandshakeFailure) -> u64 {
     server.federation.statistics().failed_handshakes[why.name()]
@@ -181,12 +104,10 @@ fn strangers_are_refused_named_and_counted() {
     assert!(connect(&address, of_member.clone()).is_ok());
     // Made by an authority whose clock is ahead.
     let early = NOW.plus(HOUR / 2);
-    let token = made.token();
-    let joining =
-        ecotone_identity::join::Joining::begin(&made.directory.path().join("early"), token.clone(), name("early"));
-    let joining = joining.unwrap();
-    let issued = made.authority.join(token.secret(), &name("early"), &joining.request, early).unwrap();
-    joining.end(&issued, early).unwrap();
+    let joining = Joining::begin(&made.folder("early").join(IDENTITY), made.token(), name("early")).unwrap();
+    let number = MemberId::from_number(known(&coordinator.federation).map.next_member);
+    let issued = made.authority.issue(number, &name("early"), &joining.request, early).unwrap();
+    joining.end(&issued, number, 1, early).unwrap();
     let of_early = careless::showing(&made.identity("early"));
     refused(HandshakeFailure::NotYetValid, &|| connect(&address, of_early.clone()).is_ok());
     // A day later the coordinator has renewed its certificate, and the member has not.
@@ -213,11 +134,11 @@ fn nobody_joins_but_with_a_token_of_this_federation_that_is_good() {
     let fingerprint = token.to_string().split('-').nth(2).unwrap().to_owned();
     let guessed: JoinToken = format!("eco1-{}-{fingerprint}", "0".repeat(32)).parse().unwrap();
     refused(guessed, "b", &address, "unknown-token", &["cluster token"]);
-    made.join_with(token.clone(), "b", &address).unwrap();
-    refused(token, "c", &address, "spent-token", &["cluster token"]);
+    let joined = made.join_with(token.clone(), "b", &address).unwrap();
+    refused(token, "c", &address, "refused", &["spent", "cluster token"]);
     // A second folder of a server that is there.
-    std::fs::remove_dir_all(made.directory.path().join("b")).unwrap();
-    refused(made.token(), "b", &address, "name-taken", &["remove-server b"]);
+    std::fs::remove_dir_all(made.folder("b")).unwrap();
+    refused(made.token(), "b", &address, "refused", &["another server has this name"]);
     let stale = made.token();
     made.clock.set(NOW.plus(HOUR));
     refused(stale, "d", &address, "expired-token", &["hour"]);
@@ -226,11 +147,15 @@ fn nobody_joins_but_with_a_token_of_this_federation_that_is_good() {
     let error = made.join_with(foreign.token(), "e", &address).unwrap_err().to_string();
     assert!(error.contains("another federation"), "{error}");
     wait_until("the refusal", || failed(&coordinator, HandshakeFailure::RefusedByPeer) == 1);
-    // Where the authority is not.
-    let member = made.member("f", &address);
-    refused(made.token(), "g", member.federation.address(), "not-here", &[&address]);
-    assert_eq!(made.authority.state().unwrap().servers().len(), 3);
+    assert_eq!(members(&coordinator), 2);
     wait_until("the refusals", || failed(&coordinator, HandshakeFailure::NotEnrolled) == 4);
+    // A server that does not lead says who does.
+    let member = made.member("f", &address);
+    wait_until("it to know who leads", || known(&member.federation).leader.is_some());
+    let through = made.join_with(made.token(), "g", member.federation.address()).unwrap();
+    assert!(through.member > joined.member);
+    wait_until("all to know it", || members(&coordinator) == 4 && members(&member) == 4);
+    assert_eq!(failed(&coordinator, HandshakeFailure::NotEnrolled), 4);
 }
 
 #[test]
@@ -278,7 +203,7 @@ fn what_a_server_said_to_join_is_of_no_use_to_who_has_recorded_it() {
     });
     made.join_with(made.token(), "b", &through).unwrap();
     recorder.join().unwrap();
-    let before = made.authority.state().unwrap();
+    let before = known(&coordinator.federation).map.clone();
     let recorded = recorded.lock().unwrap();
     // All at once, and as a client does: its hello, and the rest when the server has answered.
     let hello = 5 + usize::from(u16::from_be_bytes([recorded[3], recorded[4]]));
@@ -292,7 +217,7 @@ fn what_a_server_said_to_join_is_of_no_use_to_who_has_recorded_it() {
         let _ = replay.read_to_end(&mut Vec::new());
         wait_until(why.name(), || failed(&coordinator, why) == 1);
     }
-    assert_eq!(made.authority.state().unwrap(), before);
+    assert_eq!(known(&coordinator.federation).map, before);
 }
 
 #[test]
@@ -300,19 +225,16 @@ fn a_removed_server_is_cut_off_within_a_second_by_all() {
     let made = Made::by("coordinator");
     // Long enough that nobody else hangs up.
     let patient = |options: &mut Options| options.limits.heartbeat_timeout = Duration::from_secs(60);
-    let coordinator = Storeless::start("coordinator", |options| {
-        made.first(options);
-        patient(options);
-    });
+    let coordinator = made.coordinator_with(patient);
     let address = coordinator.federation.address().to_owned();
-    let identity = made.joined("stays", &address);
+    made.joined("stays", &address);
     let stays = Storeless::start("stays", |options| {
-        options.identity = Some(identity);
-        options.join = Some(address.clone());
+        made.being("stays", Some(&address), options);
         patient(options);
     });
     wait_until("the reports", || stays.federation.servers().len() == 2);
-    let goes = careless::showing(&made.joined("goes", &address));
+    let going = made.joined("goes", &address);
+    let goes = careless::showing(&going);
     let open = [coordinator.federation.address(), stays.federation.address()]
         .map(|address| connect(address, goes.clone()).unwrap());
     let readers = open.map(|mut stream| {
@@ -324,7 +246,7 @@ fn a_removed_server_is_cut_off_within_a_second_by_all() {
     });
     assert!(readers.iter().all(|reader| !reader.is_finished()));
     let removed = Instant::now();
-    made.authority.remove("goes", made.clock.now()).unwrap();
+    remove(&coordinator, &going);
     for reader in readers {
         let cut = reader.join().unwrap();
         assert!(cut.duration_since(removed) < Duration::from_secs(1), "{:?}", cut.duration_since(removed));
@@ -377,8 +299,8 @@ fn certificates_are_renewed_under_running_calls_and_none_fails() {
     let address = coordinator.federation.address().to_owned();
     let identity = made.joined("member", &address);
     let member = Storeless::start("member", |options| {
+        made.being("member", Some(&address), options);
         options.identity = Some(identity.clone());
-        options.join = Some(address.clone());
     });
     let (_, caller) = connections(&identity);
     let caller = Arc::new(caller);
@@ -414,7 +336,7 @@ fn certificates_are_renewed_under_running_calls_and_none_fails() {
     }
     ends.store(true, Ordering::SeqCst);
     runtime.block_on(calling).unwrap();
-    let folder = made.directory.path().join("member");
+    let folder = made.folder("member").join(IDENTITY);
     assert_eq!(Identity::open(&folder, made.clock.clone()).unwrap().unwrap().own(), identity.own());
     for server in [&coordinator, &member] {
         let failed = server.federation.statistics().failed_handshakes;
@@ -432,22 +354,13 @@ fn a_server_that_was_off_for_a_month_comes_back_by_itself_unless_it_was_removed(
     made.clock.set(now);
     let end = now.plus(24 * HOUR).0;
     wait_until("a renewal", || coordinator.federation.statistics().certificate_expiry_s == Some(end));
-    made.authority.remove("removed", now).unwrap();
-    let start = |identity: Arc<Identity>| {
-        Storeless::start(identity.own().name.as_str(), |options| {
-            options.identity = Some(identity.clone());
-            options.join = Some(address.clone());
-        })
-    };
-    let returned = start(returns);
+    remove(&coordinator, &removed);
+    let returned = made.start("returns", &address);
     wait_until("a renewal", || returned.federation.statistics().certificate_expiry_s == Some(end));
     wait_until("its reports", || coordinator.federation.servers().iter().any(|server| server.name == name("returns")));
-    // By the list of removed servers, or where that has forgotten it by the record.
-    let gone = start(removed);
-    wait_until("the refusal", || {
-        let by_record = failed(&coordinator, HandshakeFailure::NotEnrolled);
-        by_record + failed(&coordinator, HandshakeFailure::Removed) > 0
-    });
+    assert!(returns.own().ends < now);
+    let gone = made.start("removed", &address);
+    wait_until("the refusal", || failed(&coordinator, HandshakeFailure::Removed) > 0);
     assert!(gone.federation.statistics().certificate_expiry_s < Some(end));
     assert!(coordinator.federation.servers().iter().all(|server| server.name != name("removed")));
 }
@@ -481,12 +394,6 @@ fn a_server_without_identity_stays_on_its_own_machine() {
     .unwrap();
     let refused = start(&|options| made.first(options)).unwrap_err().to_string();
     assert!(refused.contains("server") && refused.contains("first"), "{refused}");
-    let refused = start(&|options| {
-        made.first(options);
-        options.name = None;
-        options.authority = None;
-    });
-    assert!(refused.unwrap_err().to_string().contains("--join"));
 }
 
 /// Bytes of the smallest job whose time is compared: what each job costs beside its bytes counts

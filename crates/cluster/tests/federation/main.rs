@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod coordinator_moves;
 mod duplicates;
 mod faults;
 mod garbage_collection;
@@ -11,6 +12,7 @@ mod happy;
 mod hostile_worker;
 mod identity;
 mod kills;
+mod made;
 mod names;
 mod reports;
 mod two_stores;

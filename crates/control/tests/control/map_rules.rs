@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ecotone_control::entry::{Entry, MAX_ENTRY_BYTES, NewServer, Proposal};
 use ecotone_control::ids::{CertificateSerial, Epoch, FederationId, MemberId, ShardId, TokenId};
 use ecotone_control::machine::{Machine, Outcome, Refusal};
-use ecotone_control::map::{Features, MAX_ZONE_BYTES, Map, Role, ServerState};
+use ecotone_control::map::{Addresses, Features, MAX_ZONE_BYTES, Map, Role, ServerState};
 use proptest::prelude::*;
 
 use super::{found, server};
@@ -248,6 +248,22 @@ fn join(machine: &mut Machine, number: u8) -> MemberId {
     };
     assert_eq!(ask(machine, announce), Outcome::Changed);
     member
+}
+
+#[test]
+fn who_announces_itself_without_an_address_for_clients_keeps_the_one_that_it_has() {
+    let mut machine = begun();
+    let member = join(&mut machine, 2);
+    let announce = |peers: &str, clients: &str| {
+        let NewServer { directory, zone, features, .. } = server(2);
+        let addresses = Addresses { peers: peers.into(), clients: clients.into() };
+        Entry::Announce { member, directory, addresses, zone, features }
+    };
+    assert_eq!(ask(&mut machine, announce("a:1", "a:2")), Outcome::Changed);
+    assert_eq!(ask(&mut machine, announce("a:1", "")), Outcome::Unchanged);
+    assert_eq!(ask(&mut machine, announce("b:1", "")), Outcome::Changed);
+    let addresses = &machine.map().server(member).unwrap().addresses;
+    assert_eq!((addresses.peers.as_str(), addresses.clients.as_str()), ("b:1", "a:2"));
 }
 
 #[test]

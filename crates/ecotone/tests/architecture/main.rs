@@ -34,7 +34,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("inspect", &["engine", "io", "policy", "rocks", "types", "valuelog"]),
     ("transport", &["identity", "io", "types"]),
     ("membership", &["control", "identity", "raftlog", "transport", "types"]),
-    ("cluster", &["energy", "engine", "identity", "io", "membership", "policy", "rocks", "transport", "types"]),
+    (
+        "cluster",
+        &["control", "energy", "engine", "identity", "io", "membership", "policy", "rocks", "transport", "types"],
+    ),
     ("keyspace", &["engine"]),
     ("resp", &["engine", "inspect", "keyspace"]),
     (

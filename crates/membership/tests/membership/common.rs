@@ -1,13 +1,13 @@
 //! A server that is nothing but its part in a federation.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ecotone_control::entry::{Entry, NewServer};
 use ecotone_control::ids::{DirectoryId, FederationId, MemberId};
-use ecotone_control::map::{Addresses, Features, Map, Role};
+use ecotone_control::map::{Addresses, Features, Map, Role, ServerState};
 use ecotone_identity::founding::{Founded, found};
 use ecotone_identity::join::Joining;
 use ecotone_identity::{Clock, Identity, JoinToken, Joined, SystemClock};
@@ -83,6 +83,11 @@ pub struct TestServer {
 
 /// Founds a federation in `folder`, and starts its first server.
 pub fn first(folder: PathBuf, with_shard: bool) -> TestServer {
+    first_of(folder, with_shard, &Kind::default())
+}
+
+/// The same with a server of this kind.
+pub fn first_of(folder: PathBuf, with_shard: bool, kind: &Kind) -> TestServer {
     let identity_folder = folder.join("identity");
     let founded = found(&identity_folder, &ServerId::new("a").unwrap(), SystemClock.now()).unwrap();
     let server = NewServer {
@@ -91,13 +96,13 @@ pub fn first(folder: PathBuf, with_shard: bool) -> TestServer {
         addresses: Addresses::default(),
         zone: String::new(),
         role: Role::Data,
-        features: FEATURES,
+        features: kind.features,
     };
     let federation = FederationId(founded.federation().bytes());
     folder::found(&folder.join("control"), federation, server, founded.sealed.clone(), with_shard).unwrap();
     Founded::end(&identity_folder).unwrap();
     Joined::end(&identity_folder).unwrap();
-    TestServer::start(folder, None, &Kind::default()).unwrap()
+    TestServer::start(folder, None, kind).unwrap()
 }
 
 /// Lets a server in through `other`.
@@ -137,13 +142,18 @@ pub fn join(
 impl TestServer {
     /// Starts a server with what is in its folder.
     pub fn start(folder: PathBuf, hint: Option<String>, kind: &Kind) -> Result<TestServer> {
+        TestServer::start_at("127.0.0.1:0", folder, hint, kind)
+    }
+
+    /// Starts it at this address.
+    pub fn start_at(address: &str, folder: PathBuf, hint: Option<String>, kind: &Kind) -> Result<TestServer> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let identity = Arc::new(Identity::open(&folder.join("identity"), clock).unwrap().unwrap());
         let name = identity.own().name;
         let security = Security::new(Some(identity), Quotas::with_rate(f64::INFINITY));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let listener = runtime.block_on(TcpListener::bind(any)).unwrap();
+        let address: SocketAddr = address.parse().unwrap();
+        let listener = runtime.block_on(TcpListener::bind(address)).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let options = Options {
             directory: folder.join("control"),
@@ -215,6 +225,12 @@ impl TestServer {
         self.folder.clone()
     }
 
+    /// Ends at once, and says where its folder is.
+    pub fn end_in_folder(&mut self) -> PathBuf {
+        self.end();
+        self.folder.clone()
+    }
+
     fn end(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -238,4 +254,30 @@ pub fn leader(servers: &[&TestServer]) -> MemberId {
         server.wait("the same leader", |known| known.leader == Some(leader));
     }
     leader
+}
+
+/// Whether so many servers have started.
+pub fn active(count: usize) -> impl Fn(&Known) -> bool {
+    move |known| known.map.members().filter(|(_, server)| server.state == ServerState::Active).count() == count
+}
+
+/// Three servers of this kind that vote; the first one has founded their federation.
+pub fn three(root: &Path, kind: &Kind) -> Vec<TestServer> {
+    let a = first_of(root.join("a"), true, kind);
+    a.wait("to lead", |known| known.leads());
+    let mut servers = vec![a];
+    for name in ["b", "c"] {
+        let token = servers[0].membership().issue_token().unwrap();
+        servers.push(join(root.join(name), name, &token, &servers[0].address, kind).unwrap());
+    }
+    for server in &servers {
+        server.wait("three voters", |known| known.voters.len() == 3 && active(3)(known));
+    }
+    servers
+}
+
+/// The one that leads.
+pub fn leader_of<'s>(servers: &[&'s TestServer]) -> &'s TestServer {
+    let leads = leader(servers);
+    servers.iter().find(|server| server.member() == leads).unwrap()
 }

@@ -4,14 +4,10 @@ use std::collections::BTreeSet;
 
 use ecotone_control::entry::Entry;
 use ecotone_control::ids::MemberId;
-use ecotone_control::map::{Features, Role, ServerState};
-use ecotone_membership::{Decision, Error, folder};
+use ecotone_control::map::Role;
+use ecotone_membership::{Decision, Error, Known, folder};
 
-use crate::common::{Kind, TestServer, first, join, leader};
-
-fn active(count: usize) -> impl Fn(&ecotone_membership::Known) -> bool {
-    move |known| known.map.members().filter(|(_, server)| server.state == ServerState::Active).count() == count
-}
+use crate::common::{Kind, TestServer, active, first, join};
 
 #[test]
 fn servers_join_by_token_and_vote_and_a_removed_one_is_refused() {
@@ -75,6 +71,11 @@ fn servers_join_by_token_and_vote_and_a_removed_one_is_refused() {
     b.wait("it to be refused", |_| b_identity.is_removed(ecotone_identity::MemberId::from_number(3)));
     let asked = c.propose(Entry::Set { name: "x".into(), value: Some("y".into()) });
     assert!(asked.is_err(), "{asked:?}");
+    // Nobody sends it the entry, and it learns by being refused.
+    c.wait("to hear that it is removed", Known::is_removed);
+    assert!(!c.map().is_removed(c.member()) && !c.known().leads());
+    let asked = c.propose(Entry::Set { name: "x".into(), value: Some("y".into()) });
+    assert!(matches!(&asked, Err(Error::Refused(why)) if why.contains("removed")), "{asked:?}");
 }
 
 #[test]
@@ -96,31 +97,4 @@ fn a_log_that_is_another_servers_or_gone_is_refused() {
     std::fs::rename(b.join("control"), a.join("control")).unwrap();
     let copied = TestServer::start(a, None, &Kind::default()).err().unwrap();
     assert!(copied.to_string().contains("copied"), "{copied}");
-}
-
-#[test]
-fn the_feature_level_rises_when_all_servers_know_it_and_older_builds_are_refused_then() {
-    let root = tempfile::tempdir().unwrap();
-    let folder = |name: &str| root.path().join(name);
-    let newer = Kind { features: Features { min: 1, max: 2 }, ..Kind::default() };
-    let a = first(folder("a"), true);
-    a.wait("to lead", |known| known.leads());
-    let token = a.membership().issue_token().unwrap();
-    let b = join(folder("b"), "b", &token, &a.address, &newer).unwrap();
-    b.wait("to be active", active(2));
-    assert_eq!(b.map().feature_level, 1, "one server is of the older build");
-    // The other one is upgraded, and taken back: nothing has risen yet.
-    let address = b.address.clone();
-    let a = TestServer::start(a.stop(), Some(address.clone()), &newer).unwrap();
-    let known = b.wait("the level to rise", |known| known.map.feature_level == 2);
-    assert_eq!(known.map.server(MemberId(1)).unwrap().features, newer.features);
-    a.wait("the same", |known| known.map.feature_level == 2);
-    let token = leader_of(&[&a, &b]).membership().issue_token().unwrap();
-    let refused = join(folder("c"), "c", &token, &address, &Kind::default()).err().unwrap();
-    assert!(refused.contains("feature level 2"), "{refused}");
-}
-
-fn leader_of<'s>(servers: &[&'s TestServer]) -> &'s TestServer {
-    let leads = leader(servers);
-    servers.iter().find(|server| server.member() == leads).unwrap()
 }

@@ -4,26 +4,9 @@ use std::time::{Duration, Instant};
 
 use ecotone_control::entry::Entry;
 use ecotone_control::ids::MemberId;
-use ecotone_control::map::ServerState;
 use ecotone_membership::{Decision, Error, folder};
 
-use crate::common::{Kind, TestServer, first, join, leader};
-
-fn three(root: &std::path::Path) -> Vec<TestServer> {
-    let a = first(root.join("a"), true);
-    a.wait("to lead", |known| known.leads());
-    let mut servers = vec![a];
-    for name in ["b", "c"] {
-        let token = servers[0].membership().issue_token().unwrap();
-        servers.push(join(root.join(name), name, &token, &servers[0].address, &Kind::default()).unwrap());
-    }
-    for server in &servers {
-        server.wait("three voters", |known| {
-            known.voters.len() == 3 && known.map.members().all(|(_, server)| server.state == ServerState::Active)
-        });
-    }
-    servers
-}
+use crate::common::{Kind, TestServer, leader, three};
 
 fn setting(value: &str) -> Entry {
     Entry::Set { name: "replication.max_lag_bytes".into(), value: Some(value.to_owned()) }
@@ -32,7 +15,7 @@ fn setting(value: &str) -> Entry {
 #[test]
 fn another_server_leads_when_the_leader_is_gone_and_the_old_one_learns_what_it_missed() {
     let root = tempfile::tempdir().unwrap();
-    let mut servers = three(root.path());
+    let mut servers = three(root.path(), &Kind::default());
     let leads = leader(&servers.iter().collect::<Vec<_>>());
     let at = servers.iter().position(|server| server.member() == leads).unwrap();
     let gone = servers.remove(at);
@@ -55,7 +38,7 @@ fn another_server_leads_when_the_leader_is_gone_and_the_old_one_learns_what_it_m
 #[test]
 fn without_most_voters_nothing_is_decided_until_it_is_forced() {
     let root = tempfile::tempdir().unwrap();
-    let servers = three(root.path());
+    let servers = three(root.path(), &Kind::default());
     servers[0].propose(setting("1")).unwrap();
     let [a, b, c]: [TestServer; 3] = servers.try_into().ok().unwrap();
     b.wait("the setting", |known| !known.map.settings.is_empty());

@@ -3,3 +3,4 @@
 mod common;
 mod federation;
 mod loss;
+mod upgrades;

@@ -7,6 +7,8 @@
 //! Threads: any; a change blocks for at most ten seconds, until it is decided or not.
 
 use std::collections::BTreeMap;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
 
 use ecotone_cluster::Federation;
 use ecotone_control::dealing::{MAX_SHARDS_PER_SERVER, deal, holders, moves};
@@ -21,6 +23,8 @@ use ecotone_membership::{Decision, Known, Membership};
 use ecotone_resp::federation::FederationRequest;
 use serde_json::{Value, json};
 
+/// How long to wait for a sign that a server runs.
+const MAX_CONNECT_TIME: Duration = Duration::from_millis(500);
 /// What is said where there is no federation.
 const ALONE: &str = "this server has no identity: for its clients it is alone, with all slots. To make a federation of it stop it and run \
                      `ecotone cluster init --dir DIR`: what it stores becomes shard 1. To have it join one, start it with an empty folder \
@@ -147,6 +151,12 @@ fn owned(map: &Map) -> BTreeMap<MemberId, usize> {
     owned
 }
 
+/// Whether anybody listens there.
+fn answers(address: &str) -> bool {
+    let addresses = address.to_socket_addrs().into_iter().flatten();
+    addresses.take(1).any(|address| TcpStream::connect_timeout(&address, MAX_CONNECT_TIME).is_ok())
+}
+
 /// What should move, and that nothing moves by itself.
 fn plan(map: &Map) -> Value {
     let moves: Vec<Value> = moves(map)
@@ -177,6 +187,14 @@ fn move_shard(membership: &Membership, known: &Known, id: ShardId, to: &str) -> 
         return Err(format!(
             "{id} is served by this server, which runs: a shard is moved while its server is stopped. Stop this one, copy the shard's \
              store to {to}, and state the move at another server"
+        ));
+    }
+    let source = shard.primary.filter(|primary| *primary != member).and_then(|primary| map.server(primary));
+    if let Some(source) = source.filter(|source| answers(&source.addresses.peers)) {
+        return Err(format!(
+            "{id} is served by {}, which answers at {}: a shard is moved while its server is stopped. Stop it, copy the shard's store to \
+             {to}, and state the move again",
+            source.name, source.addresses.peers
         ));
     }
     let from = shard.primary.map(|primary| server_json(map, primary));
@@ -234,7 +252,7 @@ fn status(known: &Known, certificate_expiry_s: Option<u64>) -> Value {
         "federation": map.federation.to_string(),
         "generation": map.generation,
         "asked": server_json(map, known.member),
-        "is_removed": map.is_removed(known.member),
+        "is_removed": known.is_removed(),
         "leader": known.leader.map(|leader| server_json(map, leader)),
         "term": known.term,
         "voters": known.voters.iter().map(|voter| name_of(map, *voter)).collect::<Vec<_>>(),
@@ -345,6 +363,7 @@ mod tests {
             gone: BTreeSet::from([MemberId(2)]),
             applied: machine.applied(),
             stopped: None,
+            told_removed: false,
         }
     }
 

@@ -96,7 +96,7 @@ fn refused_writes(sample: &ServerSample) -> Option<String> {
 /// Why a server must not be given requests though it could serve them: it hears of no change of
 /// the federation any more, and others may serve its shards.
 fn left_behind(known: &Known) -> Option<String> {
-    if known.map.is_removed(known.member) {
+    if known.is_removed() {
         return Some("this server was removed from its federation".into());
     }
     let why = known.stopped.as_ref()?;
@@ -174,6 +174,7 @@ mod tests {
             gone: BTreeSet::new(),
             applied: 1,
             stopped: None,
+            told_removed: false,
         };
         assert_eq!(left_behind(&known), None, "without a leader it serves on");
         let stopped = Known { stopped: Some("the disk is full".into()), ..known.clone() };

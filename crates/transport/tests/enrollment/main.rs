@@ -171,15 +171,24 @@ async fn who_joins_says_what_the_log_needs_and_keeps_what_its_own_log_begins_wit
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_sent_around_in_a_circle_gives_up() {
+async fn who_is_sent_around_in_a_circle_pauses_and_gives_up_in_time() {
     let stage = Stage::new();
     let circle = stage.server([]).await;
-    circle.told.replies.lock().unwrap().extend((0..20).map(|_| not_here(&circle.address)));
-    let outcome = stage.join(&circle.address).await;
+    let around = |times| circle.told.replies.lock().unwrap().extend((0..times).map(|_| not_here(&circle.address)));
+    around(1000);
+    let (began, longest) = (Instant::now(), Duration::from_secs(1));
+    let outcome = stage.join_within(&circle.address, longest).await;
     assert!(is_refused(&outcome, NOT_HERE), "{outcome:?}");
-    assert_eq!(circle.told.heard().len(), 1 + MAX_REDIRECTS);
+    assert!(began.elapsed() <= longest, "{:?}", began.elapsed());
+    let asked = circle.told.heard().len();
+    assert!((2..=4).contains(&(asked / (1 + MAX_REDIRECTS))), "{asked} requests within a second");
     assert_eq!(stage.has_joined(), None);
+    // Once they all know who leads, it comes to an end.
+    circle.told.replies.lock().unwrap().clear();
+    around(1 + MAX_REDIRECTS);
+    stage.join(&circle.address).await.unwrap();
     // What is no address is not followed.
+    let stage = Stage::new();
     for wrong in ["", "edge", "edge:port", "a b:1", "edge:1\r\n", &format!("{}:1", "e".repeat(300))] {
         let server = stage.server([not_here(wrong)]).await;
         let outcome = stage.join(&server.address).await;
