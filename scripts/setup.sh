@@ -67,6 +67,8 @@ if $for_tests; then
   has_hiredis || packages+=(libhiredis-dev)
   command -v node >/dev/null || packages+=(nodejs)
   has_node_redis || packages+=(node-redis)
+  # scripts/cluster-clients.sh makes certificates by it.
+  command -v openssl >/dev/null || packages+=(openssl)
 fi
 [ ${#packages[@]} -gt 0 ] || exit 0
 

@@ -12,6 +12,8 @@
 #   git clone --branch 0.17.0 https://github.com/brianfrankcooper/YCSB && mkdir binding &&
 #     javac -cp "$HOME/.cache/ecotone/ycsb/lib/*" -d binding YCSB/redis/src/main/java/site/ycsb/db/RedisClient.java
 #
+# With YCSB_CLUSTER=1 the server is one of a cluster, and the client asks all of them (redis.cluster=true).
+#
 # With YCSB_LOADED=1 nothing is loaded: the records are there from an earlier call. So two servers can be asked in turn.
 #
 # YCSB_HOME: what was downloaded and compiled [default: ~/.cache/ecotone/ycsb]. YCSB_PASSWORD: the server's password.
@@ -53,7 +55,7 @@ ycsb() {
   local name=$1
   shift
   java -cp "$binding:$home/lib/*" site.ycsb.Client -db "$class" -threads "$threads" "$@" \
-    -p redis.host="$host" -p redis.port="$port" ${YCSB_PASSWORD:+-p redis.password="$YCSB_PASSWORD"} \
+    -p redis.host="$host" -p redis.port="$port" ${YCSB_CLUSTER:+-p redis.cluster=true} ${YCSB_PASSWORD:+-p redis.password="$YCSB_PASSWORD"} \
     -p recordcount="$records" -p operationcount="$operations" -p measurementtype=hdrhistogram \
     -p exporter=site.ycsb.measurements.exporter.JSONArrayMeasurementsExporter -p exportfile="$results/$name.json" \
     >"$results/$name.log" 2>&1 || { tail -20 "$results/$name.log" >&2; return 1; }

@@ -1,8 +1,16 @@
+import java.io.Closeable;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
 import java.util.Vector;
+import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
+import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
+import redis.clients.jedis.JedisCluster;
+import redis.clients.jedis.JedisCommands;
 import site.ycsb.ByteIterator;
 import site.ycsb.DB;
 import site.ycsb.Status;
@@ -15,24 +23,39 @@ import site.ycsb.StringByteIterator;
  */
 public final class RedisBinding extends DB {
   private static final String INDEX = "_indices";
-  private Jedis server;
+  /** Redirects that a command may follow in a cluster. */
+  private static final int REDIRECTS = 5;
+  private static final int TIMEOUT_MS = 2000;
+  private JedisCommands server;
 
   @Override
   public void init() {
     String host = getProperties().getProperty("redis.host", "localhost");
     int port = Integer.parseInt(getProperties().getProperty("redis.port", "6379"));
     String timeoutMs = getProperties().getProperty("redis.timeout");
-    server = timeoutMs == null ? new Jedis(host, port) : new Jedis(host, port, Integer.parseInt(timeoutMs));
-    server.connect();
     String password = getProperties().getProperty("redis.password");
-    if (password != null) {
-      server.auth(password);
+    int timeout = timeoutMs == null ? TIMEOUT_MS : Integer.parseInt(timeoutMs);
+    if (Boolean.parseBoolean(getProperties().getProperty("redis.cluster"))) {
+      // The original gives no password to the servers of a cluster.
+      server = new JedisCluster(Collections.singleton(new HostAndPort(host, port)), timeout, timeout, REDIRECTS, password,
+          new GenericObjectPoolConfig());
+      return;
     }
+    Jedis alone = new Jedis(host, port, timeout);
+    alone.connect();
+    if (password != null) {
+      alone.auth(password);
+    }
+    server = alone;
   }
 
   @Override
   public void cleanup() {
-    server.close();
+    try {
+      ((Closeable) server).close();
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
   }
 
   @Override

@@ -61,8 +61,10 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections that wait to be served.
 const CONNECTIONS_WAITING: usize = 64;
-/// How often outputs that no owner came for are removed.
-const TICK: Duration = Duration::from_millis(100);
+/// The most often that outputs are looked for that no owner came for.
+const MIN_ORPHAN_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// And the least: each look wakes an idle server.
+const MAX_ORPHAN_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How the compactions of one store are placed: RocksDB numbers those of each store from the
 /// beginning, so a store has one of its own.
@@ -325,8 +327,11 @@ pub fn join_federation(
     Ok(runtime.block_on(ecotone_transport::enrollment::join(joining, address, about, clock, JOIN_TIMEOUT))?)
 }
 
+/// Removes outputs that no owner came for.
 async fn tick(member: Arc<Member>) {
-    let mut tick = tokio::time::interval(TICK);
+    // So often that they are kept little longer than they should be.
+    let interval = member.options.limits.output_kept / 10;
+    let mut tick = tokio::time::interval(interval.clamp(MIN_ORPHAN_LOOK_INTERVAL, MAX_ORPHAN_LOOK_INTERVAL));
     loop {
         tick.tick().await;
         member.worker.forget_orphans(&member.options.limits);

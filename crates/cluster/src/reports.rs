@@ -37,16 +37,34 @@ const MIN_PROBE_BYTES: usize = 64 << 10;
 const MAX_PROBE_BYTES: usize = 1 << 20;
 /// The longest address that a server may say it has: a name of DNS, a port, and some more.
 const MAX_ADDRESS_BYTES: usize = 1024;
-/// Reports between two measurements of the link: what it carries changes with what runs on both
-/// ends.
+/// Reports between two measurements of the link while this server writes or works for others: what
+/// the link carries changes with what runs on both ends. At other times it is not measured again,
+/// as that moves megabytes, which an idle server must not.
 const REPORTS_PER_PROBE: u32 = 5;
+
+/// What is known of the link to a coordinator.
+#[derive(Default)]
+struct Measured {
+    link: Option<Link>,
+    /// Reports since then.
+    reports: u32,
+    /// What had been written here until then.
+    input_bytes_total: Bytes,
+}
+
+impl Measured {
+    /// Whether it should be measured before the next report.
+    fn is_due(&self, sample: &LoadSample, worker_slots: u32) -> bool {
+        let is_in_use = sample.worker_slots_free < worker_slots || sample.input_bytes_total != self.input_bytes_total;
+        self.link.is_none() || self.reports >= REPORTS_PER_PROBE && is_in_use
+    }
+}
 
 /// Reports to the coordinator until the server stops, while that is another server.
 pub(crate) async fn run(member: Arc<Member>) {
     let mut tick = tokio::time::interval(member.options.limits.report_interval);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut link = None;
-    let mut reports_sent = 0;
+    let mut measured = Measured::default();
     // The kind of error that the last report met; each is logged once while it lasts.
     let mut trouble = None;
     let mut reported_to: Option<String> = None;
@@ -55,10 +73,10 @@ pub(crate) async fn run(member: Arc<Member>) {
         let Some(mut sample) = member.last_sample() else { continue };
         let Coordinator::At(address) = member.coordinator() else { continue };
         if reported_to.replace(address.clone()).is_some_and(|before| before != address) {
-            (link, reports_sent) = (None, 0);
+            measured = Measured::default();
         }
-        sample.link = link;
-        let outcome = report(&member, &address, &sample, &mut link, &mut reports_sent).await;
+        sample.link = measured.link;
+        let outcome = report(&member, &address, &sample, &mut measured).await;
         // Of another one that leads meanwhile it says nothing.
         let is_still_there = member.coordinator() == Coordinator::At(address.clone());
         member.is_accepted.store(outcome.is_ok() && is_still_there, Ordering::Release);
@@ -111,18 +129,13 @@ fn sample(member: &Member) -> Option<LoadSample> {
     })
 }
 
-async fn report(
-    member: &Arc<Member>,
-    address: &str,
-    sample: &LoadSample,
-    link: &mut Option<Link>,
-    reports_sent: &mut u32,
-) -> Result<()> {
+async fn report(member: &Arc<Member>, address: &str, sample: &LoadSample, measured: &mut Measured) -> Result<()> {
     let channel = member.connections.to(address, None).await?;
-    if reports_sent.is_multiple_of(REPORTS_PER_PROBE) {
-        *link = Some(probe(member, address, *link).await?);
+    if measured.is_due(sample, member.options.limits.worker_slots) {
+        let link = probe(member, address, measured.link).await?;
+        *measured = Measured { link: Some(link), reports: 0, input_bytes_total: sample.input_bytes_total };
     }
-    *reports_sent = reports_sent.wrapping_add(1);
+    measured.reports = measured.reports.saturating_add(1);
     let (session, finished) = {
         let unreported = member.unreported.lock();
         (unreported.session(), unreported.numbered().cloned().collect::<Vec<_>>())
@@ -223,4 +236,39 @@ pub(crate) fn receive(member: &Arc<Member>, request: ReportRequest) -> Result<Re
     member.decide(Event::LoadSampled(sample));
     let own = member.last_sample();
     Ok(ReportReply { load: own.as_ref().map(convert::load_to_wire), activity: Some(member.activity().to_wire()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_server_measures_its_link_once_and_a_busy_one_again_and_again() {
+        const SLOTS: u32 = 2;
+        let link = Link { bytes_per_s: BytesPerSecond(1e8), round_trip: Seconds(1e-3) };
+        let sample = |written: u64, worker_slots_free: u32| LoadSample {
+            server: ecotone_types::ServerId::new("server").unwrap(),
+            l0_tables: 0,
+            input_bytes_per_s: BytesPerSecond(0.0),
+            input_bytes_total: Bytes(written),
+            memtable_bytes: Bytes(0),
+            flushed_tables_total: 0,
+            free_cores: Cores(1.0),
+            cores: Cores(1.0),
+            core_speed: 1.0,
+            free_network_bytes_per_s: BytesPerSecond(0.0),
+            link: None,
+            worker_slots_free,
+            stalled: false,
+            active_watts: Watts(1.0),
+            idle_watts: Watts(1.0),
+            joules_total: Joules(0.0),
+        };
+        assert!(Measured::default().is_due(&sample(0, SLOTS), SLOTS));
+        let measured = |reports| Measured { link: Some(link), reports, input_bytes_total: Bytes(7) };
+        assert!(!measured(u32::MAX).is_due(&sample(7, SLOTS), SLOTS), "idle");
+        assert!(measured(REPORTS_PER_PROBE).is_due(&sample(8, SLOTS), SLOTS), "writes");
+        assert!(measured(REPORTS_PER_PROBE).is_due(&sample(7, SLOTS - 1), SLOTS), "works for another");
+        assert!(!measured(REPORTS_PER_PROBE - 1).is_due(&sample(8, SLOTS - 1), SLOTS), "measured a moment ago");
+    }
 }

@@ -1,8 +1,11 @@
 //! `ecotone lab`.
 
+mod cluster;
+
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use clap::Subcommand;
 use ecotone_bench::report::PageHeader;
 use ecotone_bench::workload::{ValueKind, Workload};
 use ecotone_lab::report::{html, models_text, papers_text, results_text};
@@ -15,13 +18,21 @@ use crate::progress::LabBars;
 
 #[derive(clap::Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true,
+    subcommand_value_name = "MEASUREMENT",
+    subcommand_help_heading = "Other measurements",
     after_help = "Energy is compared at the same offered load (--rate 70%), throughput at saturation (no --rate).\n\nThe lab needs \
                   the right to make cgroups (root) and refuses to run without it: unequal servers that were equal would \
                   prove nothing."
 )]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// What the servers run: a workload of `ecotone bench`
-    workload: String,
+    #[arg(required = true)]
+    workload: Option<String>,
     /// The servers: three-tier, six, pair, or a TOML file
     #[arg(long, default_value = "three-tier")]
     profile: String,
@@ -85,9 +96,18 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+#[derive(Subcommand)]
+enum Other {
+    /// Measure a federation of processes: how fast it decides, and what it costs
+    Cluster(cluster::Arguments),
+}
+
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    if let Some(Other::Cluster(arguments)) = arguments.other {
+        return cluster::run(&arguments);
+    }
     let profile = Profile::load(&arguments.profile)?;
-    let workload = arguments.workload.parse::<Workload>()?;
+    let workload = arguments.workload.as_deref().unwrap_or_default().parse::<Workload>()?;
     let policies = arguments.policies.iter().map(|policy| policy.parse::<PolicyName>());
     let policies = policies.collect::<Result<Vec<_>, _>>().context("--policies")?;
     let mut options = LabOptions::new(workload, profile, policies, arguments.seconds)?;

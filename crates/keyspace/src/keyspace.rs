@@ -13,7 +13,7 @@ use crate::layout;
 use crate::memory::Memory;
 use crate::ranks::Ranks;
 use crate::reclaimable::ReclaimableCollections;
-use crate::shards::{OpenShard, Shard, ShardError, ShardId, ShardSet, Shards, SlotRanges, all_slots};
+use crate::shards::{OpenShard, Shard, ShardError, ShardId, ShardSet, Shards, all_slots};
 use crate::slot::Slot;
 use crate::slow_reads::SlowReads;
 use crate::watch::Watches;
@@ -124,7 +124,7 @@ impl Keyspace {
     ///
     /// A shard that is not here, slots that another one has, or that have keys. Nothing has changed
     /// then.
-    pub fn set_slots(&self, id: ShardId, slots: &SlotRanges) -> Result<(), ShardError> {
+    pub fn set_slots(&self, id: ShardId, slots: &[(u16, u16)]) -> Result<(), ShardError> {
         self.shards.set_slots(id, slots, |slots| self.latch(slots))
     }
 

@@ -69,6 +69,24 @@ pub enum LabError {
         /// The last lines of the server's log and where the rest is.
         log: String,
     },
+    /// A server of a measured federation failed: read its log.
+    #[error("server {server} {what}\n{log}")]
+    ClusterServer {
+        /// The server's name.
+        server: String,
+        /// What happened.
+        what: String,
+        /// The last lines of the server's log and where the rest is.
+        log: String,
+    },
+    /// Something could not be measured: look at the reason.
+    #[error("cannot measure {what}: {reason}")]
+    Measurement {
+        /// What was to be measured.
+        what: String,
+        /// Why not.
+        reason: String,
+    },
     /// The user ended the lab. Everything it made was removed.
     #[error("interrupted; all servers are stopped and what the lab made is removed")]
     Interrupted,

@@ -43,6 +43,17 @@ pub fn run_lab_on(
     progress: &mut dyn Progress,
 ) -> Result<LabReport, LabError> {
     options.check()?;
+    run_lab_under(options, emulation, host, &Interruption::listen(), progress)
+}
+
+/// The same for one who listens to the user's wish already.
+pub(crate) fn run_lab_under(
+    options: &LabOptions,
+    emulation: &dyn Emulation,
+    host: Host,
+    interruption: &Interruption,
+    progress: &mut dyn Progress,
+) -> Result<LabReport, LabError> {
     let demand = Demand {
         foreground_threads: options.foreground_threads(),
         colocated_threads: options.colocated,
@@ -51,7 +62,6 @@ pub fn run_lab_on(
     let share = options.through.servers_host_share();
     let mut emulated = options.profile.scaled_to(host.cores * share, demand)?;
     emulated.host_share *= share;
-    let interruption = Interruption::listen();
     let directories = LabDirectories::make(options, host.cores * emulated.host_share)?;
 
     let mut lab =
@@ -118,7 +128,7 @@ struct Lab<'a> {
     options: &'a LabOptions,
     emulation: &'a dyn Emulation,
     emulated: ScaledProfile,
-    interruption: Interruption,
+    interruption: &'a Interruption,
     directories: LabDirectories,
     progress: &'a mut dyn Progress,
     warnings: Vec<String>,
@@ -145,7 +155,7 @@ impl Lab<'_> {
             logs: logs.clone(),
             stores: stores.clone(),
         };
-        let outcomes = run(&plan, self.emulation, &self.interruption, self.progress)?;
+        let outcomes = run(&plan, self.emulation, self.interruption, self.progress)?;
         self.directories.tidy(&logs, &stores, &outcomes.recording)?;
         let summed = PolicyRun::of(&outcomes.recording, &self.emulated)?;
         self.warnings.extend(outcomes.warnings);

@@ -5,6 +5,9 @@
 //! minimum length of separated values, a run (emulated cores, server processes, their records) ->
 //! [`LabReport`] -> [`report`].
 //!
+//! Apart from that, [`cluster`]: what a federation of servers of equal speed costs on this machine,
+//! and how fast it decides.
+//!
 //! Invariants. A run never compares unequal servers that were equal: without emulated cores the lab
 //! stops. Whatever a run makes (processes, cgroups, stores) is gone when it ends, also by an error
 //! or Ctrl-C. Every wait is bounded by [`Patience`]. Energy in a report is what servers computed
@@ -19,6 +22,7 @@
 //! (`ecotone_server::record`).
 
 mod clients;
+pub mod cluster;
 mod core_limit;
 mod directories;
 mod emulation;

@@ -51,6 +51,32 @@ pub(crate) fn kill_group(child: &Child) {
     unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
 }
 
+/// What a child is told by the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// To end in order.
+    Terminate,
+    /// Nothing: it is ended.
+    Kill,
+    /// Nothing: it stands still.
+    Stop,
+    /// To go on.
+    Continue,
+}
+
+/// Signals the child. Only for one that was not waited for yet, so that its process id cannot
+/// belong to another process.
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    let number = match signal {
+        Signal::Terminate => libc::SIGTERM,
+        Signal::Kill => libc::SIGKILL,
+        Signal::Stop => libc::SIGSTOP,
+        Signal::Continue => libc::SIGCONT,
+    };
+    // SAFETY: kill takes no pointers. The child was not reaped, so the id is still ours.
+    unsafe { libc::kill(child.id() as libc::pid_t, number) };
+}
+
 /// Set by the handler when the user wants the lab to end.
 static WANTED: AtomicBool = AtomicBool::new(false);
 /// Signal handlers belong to the process: one lab at a time may have them.

@@ -107,6 +107,8 @@ struct Federation<'a> {
     sender: SyncSender<(usize, Event)>,
     plan: &'a Plan<'a>,
     interruption: &'a Interruption,
+    /// For those that have not joined yet.
+    tokens: Vec<OsString>,
     warnings: Vec<String>,
     stopping: bool,
 }
@@ -139,6 +141,7 @@ impl<'a> Federation<'a> {
             sender,
             plan,
             interruption,
+            tokens: Vec::new(),
             warnings: Vec::new(),
             stopping: false,
         }
@@ -250,28 +253,40 @@ impl<'a> Federation<'a> {
         Ok(())
     }
 
-    /// Makes the federation with its first server, and a token for each other one: what it joins
-    /// with.
-    fn identity(&self, index: usize) -> Result<Vec<OsString>, LabError> {
+    /// Makes the federation with its first server, and before that one runs a token for each other
+    /// one: what it joins with.
+    fn identity(&mut self, index: usize) -> Result<Vec<OsString>, LabError> {
+        if index > 0 {
+            // As many as there are others.
+            return Ok(self.tokens.pop().map(|token| ["--token".into(), token]).into_iter().flatten().collect());
+        }
         let servers = &self.plan.emulated.servers;
         let first = self.plan.stores.join(&servers[0].name);
-        let mut command = Command::new(&self.plan.options.server_program);
-        command.arg("cluster").arg(if index == 0 { "init" } else { "token" }).arg("--dir").arg(first);
-        if index == 0 {
-            command.args(["--name", &servers[0].name]);
+        let init: [OsString; 5] =
+            ["init".into(), "--dir".into(), first.clone().into(), "--name".into(), servers[0].name.clone().into()];
+        self.cluster(&init)?;
+        for _ in 1..servers.len() {
+            let token = self.cluster(&["token".into(), first.clone().into()])?;
+            self.tokens.push(token.trim().into());
         }
+        Ok(Vec::new())
+    }
+
+    /// Carries out `ecotone cluster ...`: what it printed.
+    fn cluster(&self, arguments: &[OsString]) -> Result<String, LabError> {
         let failed = |what: String| LabError::Server {
-            server: servers[index].name.clone(),
+            server: self.plan.emulated.servers[0].name.clone(),
             policy: self.plan.policy.name().to_owned(),
             what: "got no identity".to_owned(),
             log: what,
         };
-        let output = command.output().map_err(|error| failed(error.to_string()))?;
-        if !output.status.success() {
-            return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
+        let output = Command::new(&self.plan.options.server_program).arg("cluster").args(arguments).output();
+        let output = output.map_err(|error| failed(error.to_string()))?;
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()))
         }
-        let token = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        Ok(if index == 0 { Vec::new() } else { vec!["--token".into(), token.into()] })
     }
 
     /// The command line of a server.

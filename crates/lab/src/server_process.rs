@@ -19,7 +19,7 @@ use std::{
 use ecotone_server::record::Record;
 
 use crate::error::LabError;
-use crate::process;
+use crate::process::{self, Signal};
 
 /// Longest line of a server. A `final` with ten thousand stalls stays far below.
 const MAX_LINE_BYTES: u64 = 4 << 20;
@@ -91,6 +91,23 @@ impl ServerProcess {
     pub(crate) fn say(&mut self, line: &str) -> bool {
         let Some(input) = &mut self.input else { return false };
         input.write_all(format!("{line}\n").as_bytes()).and_then(|()| input.flush()).is_ok()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Signals the process, unless it has ended.
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        // Reaped already, its id may be another's.
+        if self.try_end().is_none() {
+            process::signal(&self.child, signal);
+        }
+    }
+
+    /// How it ended; none if it still runs.
+    pub(crate) fn try_end(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     /// How it ended, once its output is closed; none if it still runs.

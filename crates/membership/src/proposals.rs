@@ -89,7 +89,15 @@ impl Shared {
                         hints.get(next_hint % hints.len().max(1)).cloned().unwrap_or_default()
                     }
                 };
-                self.attempt_at(&address, &proposal).await
+                // One that stands still, or hears nobody, does not answer; another that leads will. Both
+                // may decide it: a change can be applied twice.
+                let (asked, mut following) = (known.leader, self.following());
+                let another_leads =
+                    async { following.wait_for(|now| now.leader.is_some() && now.leader != asked).await.is_ok() };
+                tokio::select! {
+                    attempt = self.attempt_at(&address, &proposal) => attempt,
+                    true = another_leads, if Instant::now() < until => continue,
+                }
             };
             let why = match attempt {
                 Attempt::Decided(decided) => {

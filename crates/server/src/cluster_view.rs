@@ -172,12 +172,18 @@ fn client_address(text: &str) -> Option<ClientAddress> {
 
 /// The id of a server in a federation.
 pub(crate) fn server_id(federation: FederationId, member: MemberId) -> String {
-    format!("{federation}{:08x}{:016x}", 0, member.0)
+    id_in(federation, 0, member.0)
 }
 
 /// The id of a shard in a federation.
 fn shard_id(federation: FederationId, shard: ShardId) -> String {
-    format!("{federation}{:08x}{:016x}", 1, shard.0)
+    id_in(federation, 1, shard.0.into())
+}
+
+/// What distinguishes it comes first: `redis-cli --cluster` shows, and takes, the first 8 characters
+/// for a server.
+fn id_in(federation: FederationId, kind: u32, number: u64) -> String {
+    format!("{:08x}{federation}{kind:08x}{:08x}", number & u64::from(u32::MAX), number >> 32)
 }
 
 /// The hexadecimal digits of a UUID.
@@ -218,6 +224,19 @@ mod tests {
         std::fs::write(folder.path().join(STORE_NAME_FILE), "0090e0d3-d140-42a1-ac61-abfc26c873e9").unwrap();
         assert_eq!(ids()[0], "0090e0d3d14042a1ac61abfc26c873e900000000");
         assert_eq!(ids()[1], "0090e0d3d14042a1ac61abfc26c873e900000001");
+    }
+
+    #[test]
+    fn servers_and_shards_of_a_federation_are_known_by_the_first_characters() {
+        let federation = FederationId(*b"ecotone!");
+        let high = 1 << 32 | 7;
+        let servers = [1, 2, 7, u64::from(u32::MAX)].map(|number| server_id(federation, MemberId(number)));
+        let shown: std::collections::BTreeSet<&str> = servers.iter().map(|id| &id[..8]).collect();
+        assert_eq!(shown.len(), servers.len());
+        let others = [server_id(federation, MemberId(high)), shard_id(federation, ShardId(7))];
+        let all: std::collections::BTreeSet<&String> = servers.iter().chain(&others).collect();
+        assert_eq!(all.len(), servers.len() + others.len());
+        assert!(all.iter().all(|id| id.len() == ID_CHARACTERS && id.bytes().all(|byte| byte.is_ascii_hexdigit())));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use ecotone_cluster::{Federation, FederationStatistics, Limits, Options};
 use ecotone_energy::cores::{CgroupCores, CoreBinder, Unbound};
 use ecotone_energy::{EnergyMeter, PowerModel, Reading, ThreadDuties};
 use ecotone_engine::{Counters, LocalSlots, Store};
-use ecotone_keyspace::{ShardId, SlotRanges};
+use ecotone_keyspace::ShardId;
 use ecotone_policy::machine::{ModelReport, Parameters, WhenNoneInTime};
 use ecotone_resp::serve::Listening;
 use ecotone_resp::service::Service;
@@ -330,7 +330,7 @@ impl Daemon {
     ///
     /// The store cannot be opened; slots that another shard here has. Nothing has changed then, but
     /// for the folder of a store that was made.
-    pub fn add_shard(&self, id: ShardId, slots: &SlotRanges) -> Result<()> {
+    pub fn add_shard(&self, id: ShardId, slots: &[(u16, u16)]) -> Result<()> {
         self.shards.add(id, slots)
     }
 
@@ -340,7 +340,7 @@ impl Daemon {
     /// # Errors
     ///
     /// See [`Keyspace::set_slots`](ecotone_keyspace::Keyspace::set_slots).
-    pub fn set_slots(&self, id: ShardId, slots: &SlotRanges) -> Result<()> {
+    pub fn set_slots(&self, id: ShardId, slots: &[(u16, u16)]) -> Result<()> {
         self.shards.set_slots(id, slots)
     }
 

@@ -68,7 +68,7 @@ impl Shards {
     }
 
     /// See [`Daemon::add_shard`](crate::Daemon::add_shard).
-    pub(crate) fn add(&self, id: ShardId, slots: &SlotRanges) -> Result<()> {
+    pub(crate) fn add(&self, id: ShardId, slots: &[(u16, u16)]) -> Result<()> {
         let _changing = self.changing.lock();
         let keyspace = self.keyspace();
         if self.stores.has(id) {
@@ -78,7 +78,7 @@ impl Shards {
                 None => Err(Error::Configuration(format!("{id} is open already"))),
             };
         }
-        let opened = self.stores.open_more(&ShardOptions { id, slots: slots.clone() })?;
+        let opened = self.stores.open_more(&ShardOptions { id, slots: slots.to_vec() })?;
         if let Some(keyspace) = keyspace {
             keyspace.add_shard(opened.clone())?;
         }
@@ -88,7 +88,7 @@ impl Shards {
     }
 
     /// See [`Daemon::set_slots`](crate::Daemon::set_slots).
-    pub(crate) fn set_slots(&self, id: ShardId, slots: &SlotRanges) -> Result<()> {
+    pub(crate) fn set_slots(&self, id: ShardId, slots: &[(u16, u16)]) -> Result<()> {
         let _changing = self.changing.lock();
         Ok(self.keyspace_of_clients()?.set_slots(id, slots)?)
     }

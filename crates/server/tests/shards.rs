@@ -122,10 +122,10 @@ fn a_server_without_shards_serves_no_slots_until_it_gets_some() {
     assert_eq!(client.ask("SET a 1"), NOT_SERVED);
     assert_eq!((client.ask("DBSIZE").as_str(), client.ask("FLUSHALL").as_str()), (":0", "+OK"));
     assert!(!folder.path().join("store").exists());
-    daemon.add_shard(ShardId(7), &vec![(0, 16_383)]).unwrap();
+    daemon.add_shard(ShardId(7), &[(0, 16_383)]).unwrap();
     assert_eq!((client.ask("SET a 1").as_str(), client.ask("GET a").as_str()), ("+OK", "1"));
     assert!(folder.path().join("shards/7/CURRENT").is_file());
-    assert!(daemon.add_shard(ShardId(8), &vec![(5, 5)]).unwrap_err().to_string().contains("slot 5"));
+    assert!(daemon.add_shard(ShardId(8), &[(5, 5)]).unwrap_err().to_string().contains("slot 5"));
     daemon.stop().unwrap();
     // What could not be added is opened by nobody, and what was has all.
     let daemon = start(folder.path(), vec![ShardOptions { id: ShardId(7), slots: vec![(0, 16_383)] }]);
@@ -163,11 +163,11 @@ fn shards_come_and_go_while_clients_write() {
             }
         };
         more();
-        daemon.add_shard(ShardId(2), &vec![(8192, 16_383)]).unwrap();
+        daemon.add_shard(ShardId(2), &[(8192, 16_383)]).unwrap();
         more();
         daemon.drop_shard(ShardId(2)).unwrap();
         more();
-        daemon.add_shard(ShardId(2), &vec![(8192, 16_383)]).unwrap();
+        daemon.add_shard(ShardId(2), &[(8192, 16_383)]).unwrap();
         more();
         is_over.store(true, Ordering::Relaxed);
     });
@@ -190,11 +190,11 @@ fn an_idle_shard_takes_little_memory() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = start(folder.path(), vec![ShardOptions { id: ShardId(1), slots: vec![(0, 99)] }]);
     // What the first of all takes once in a process.
-    daemon.add_shard(ShardId(2), &vec![(100, 199)]).unwrap();
+    daemon.add_shard(ShardId(2), &[(100, 199)]).unwrap();
     let before = resident_bytes();
     for id in 3..3 + MORE {
         let first = id as u16 * 100;
-        daemon.add_shard(ShardId(id), &vec![(first, first + 99)]).unwrap();
+        daemon.add_shard(ShardId(id), &[(first, first + 99)]).unwrap();
     }
     // Their threads have begun to rest.
     std::thread::sleep(Duration::from_secs(3));

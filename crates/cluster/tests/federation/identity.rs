@@ -17,7 +17,7 @@ use common::wire::coordinator_client::CoordinatorClient;
 use common::wire::peer_client::PeerClient;
 use common::wire::{PlaceRequest, ProbeRequest, ReportRequest};
 use common::{Owner, PATIENCE, Storeless, wait_until};
-use ecotone_cluster::{JobOutcome, Options};
+use ecotone_cluster::Options;
 use ecotone_identity::join::Joining;
 use ecotone_identity::tls::{self, Protocol};
 use ecotone_identity::{HandshakeFailure, Identity, JoinToken, MemberId};
@@ -394,72 +394,4 @@ fn a_server_without_identity_stays_on_its_own_machine() {
     .unwrap();
     let refused = start(&|options| made.first(options)).unwrap_err().to_string();
     assert!(refused.contains("server") && refused.contains("first"), "{refused}");
-}
-
-/// Bytes of the smallest job whose time is compared: what each job costs beside its bytes counts
-/// for little then.
-const LARGE_JOB_BYTES: u64 = 8 << 20;
-/// Jobs of each round.
-const JOBS: usize = 5;
-/// Rounds of each kind, in turn.
-const ROUNDS: usize = 5;
-/// What TLS may cost of a job's time.
-const MAX_COST: f64 = 0.10;
-
-/// Seconds for each byte of the fastest offloaded job.
-fn fastest_job(encrypts: bool) -> f64 {
-    let made = Made::by("owner");
-    let mut owner = Owner::start(|options, settings| {
-        if encrypts {
-            made.first(options);
-        }
-        settings.memtable_bytes = LARGE_JOB_BYTES;
-        settings.target_file_bytes = LARGE_JOB_BYTES;
-        settings.level_base_bytes = 16 * LARGE_JOB_BYTES;
-        settings.background_compactions = 1;
-    });
-    let address = owner.federation.address().to_owned();
-    let _worker = if encrypts {
-        made.member("worker", &address)
-    } else {
-        Storeless::start("worker", |options| options.join = Some(address))
-    };
-    let jobs = |owner: &Owner| -> Vec<f64> {
-        let ended = owner.ended.of(JobOutcome::Offloaded);
-        let reports = ended.iter().map(|job| &job.report).filter(|report| report.input_bytes.0 >= LARGE_JOB_BYTES);
-        reports.map(|report| report.seconds.0 / report.input_bytes.0 as f64).collect()
-    };
-    let began = Instant::now();
-    let mut number = 0_u64;
-    while jobs(&owner).len() < JOBS {
-        for _ in 0..1000 {
-            number += 1;
-            let key = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
-            owner.store().put(&key, &common::value_of(&key, number, 1000)).unwrap();
-        }
-        assert!(began.elapsed() < PATIENCE, "wrote {PATIENCE:?} in vain for large jobs");
-    }
-    assert_eq!(owner.federation.statistics().handshakes > 0, encrypts);
-    let fastest = jobs(&owner).into_iter().fold(f64::INFINITY, f64::min);
-    // Before the federation, on which its compactions wait.
-    owner.store = None;
-    fastest
-}
-
-#[test]
-#[ignore = "a measurement: alone, on an idle machine"]
-fn encryption_costs_little_of_a_jobs_time() {
-    let (mut plain, mut encrypted) = (f64::INFINITY, f64::INFINITY);
-    for _ in 0..ROUNDS {
-        plain = plain.min(fastest_job(false));
-        encrypted = encrypted.min(fastest_job(true));
-    }
-    let cost = encrypted / plain - 1.0;
-    let mib_per_s = |seconds_per_byte: f64| 1.0 / seconds_per_byte / f64::from(1 << 20);
-    eprintln!(
-        "{{\"tls_cost\":{cost:.3},\"plain_mib_per_s\":{:.1},\"tls_mib_per_s\":{:.1}}}",
-        mib_per_s(plain),
-        mib_per_s(encrypted)
-    );
-    assert!(cost <= MAX_COST, "an offloaded job takes {:.0} % longer with TLS", cost * 100.0);
 }

@@ -78,7 +78,7 @@ impl History {
         let leaders: BTreeSet<u64> = self.leaders.values().copied().collect();
         let shards: BTreeSet<u64> = self.owners.keys().map(|(shard, _)| *shard).collect();
         format!(
-            "{} looks: {terms} terms with {} leaders, {} epochs of {} shards, {} versions of the map, {} servers removed",
+            "{} looks: {terms} terms, {} leaders, {} epochs of {} shards, {} versions of the map, {} removed",
             self.looks,
             leaders.len(),
             self.owners.len(),

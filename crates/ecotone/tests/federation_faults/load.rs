@@ -21,7 +21,7 @@ const KEY_PATIENCE: Duration = Duration::from_secs(2);
 /// no request to set them before is under way any more.
 const NAMES: u64 = 60;
 const CHANGE_PACE: Duration = Duration::from_millis(300);
-const MOVE_PACE: Duration = Duration::from_millis(700);
+const MOVE_PACE: Duration = Duration::from_millis(200);
 const KEY_PACE: Duration = Duration::from_millis(5);
 const LOOK_PACE: Duration = Duration::from_millis(50);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -87,7 +87,8 @@ impl Load {
         }
     }
 
-    /// Has shards moved, by several clients at once, each asking any server.
+    /// Has shards moved, by several clients at once, each asking any server: it is refused while the
+    /// server that has the shard answers.
     pub fn move_shards(&self, seed: u64) {
         let mut random = Random::new(seed);
         while self.goes_on() {

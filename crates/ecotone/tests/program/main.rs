@@ -10,6 +10,7 @@ mod common;
 mod compact;
 mod counting;
 mod inspection;
+mod lab_cluster;
 mod scripts;
 mod serve;
 mod small_device;

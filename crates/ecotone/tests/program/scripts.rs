@@ -53,6 +53,48 @@ fn a_federation_of_the_demo_goes_on_without_its_leader() {
     assert_eq!(left, 0, "it cleans up");
 }
 
+/// Clients that `make setup` installs: no others, so that tests download nothing.
+fn clients_find_a_federation(names: &[&str], sessions: usize) {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = [&[env!("CARGO_BIN_EXE_ecotone")], names].concat();
+    let mut clients = script("cluster-clients.sh", folder.path(), &[], &arguments);
+    clients.env("ECOTONE_CONFIG", "/there/is/none").env("REDISCLI_AUTH", "y");
+    let (is_well, printed, complaint) = output(clients);
+    assert!(is_well, "{printed}{complaint}(what is missing is installed by: make setup)");
+    // A client that is not installed is skipped, which a test must not take for a success.
+    assert!(printed.ends_with(&format!("\n{sessions} sessions passed, 0 clients skipped\n")), "{printed}{complaint}");
+    assert_eq!(complaint, "");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "it cleans up");
+}
+
+#[test]
+fn redis_cli_finds_a_federation_of_three_servers() {
+    clients_find_a_federation(&["redis-cli"], 1);
+}
+
+#[test]
+fn redis_py_finds_a_federation_of_three_servers() {
+    clients_find_a_federation(&["redis-py"], 2);
+}
+
+#[test]
+fn node_redis_finds_a_federation_of_three_servers() {
+    clients_find_a_federation(&["node-redis"], 1);
+}
+
+#[test]
+fn a_cluster_client_that_fails_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    // It says to have made more checks than it has, and ends well.
+    let client = "echo 'version 1'; echo 'ok one'; echo '2 checks'";
+    let arguments = [env!("CARGO_BIN_EXE_ecotone"), "node-redis"];
+    let clients = script("cluster-clients.sh", folder.path(), &[("node", client)], &arguments);
+    let (is_well, printed, complaint) = output(clients);
+    assert!(!is_well && complaint.contains("node-redis: exit status 0 after 1 checks of 2"), "{printed}{complaint}");
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["node"], "it cleans up");
+}
+
 #[test]
 fn a_session_whose_client_ends_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();

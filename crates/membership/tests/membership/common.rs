@@ -29,7 +29,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 /// Nothing takes longer, not even on a busy machine.
-const LONGEST: Duration = Duration::from_secs(30);
+pub const LONGEST: Duration = Duration::from_secs(30);
 
 pub const TIMEOUTS: Timeouts =
     Timeouts { connect: Duration::from_secs(1), read: Duration::from_secs(3), silence: Duration::from_secs(3) };

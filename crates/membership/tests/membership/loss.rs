@@ -41,7 +41,9 @@ fn without_most_voters_nothing_is_decided_until_it_is_forced() {
     let servers = three(root.path(), &Kind::default());
     servers[0].propose(setting("1")).unwrap();
     let [a, b, c]: [TestServer; 3] = servers.try_into().ok().unwrap();
-    b.wait("the setting", |known| !known.map.settings.is_empty());
+    for server in [&b, &c] {
+        server.wait("the setting", |known| !known.map.settings.is_empty());
+    }
     let (folder_a, _folder_b) = (a.stop(), b.stop());
     let undecided = c.propose(setting("2"));
     assert!(matches!(undecided, Err(Error::NotDecided(_))), "{undecided:?}");

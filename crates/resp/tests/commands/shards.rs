@@ -316,7 +316,7 @@ fn slots_change_hands_only_where_nothing_is_lost() {
     assert!(matches!(keyspace.add_shard(second.clone()), Err(ShardError::Taken(at, ShardId(1))) if at == slot));
     assert_eq!(get().as_deref(), Some(&b"of 1"[..]));
     // Others are empty, and go.
-    keyspace.set_slots(ShardId(1), &vec![(slot, slot)]).unwrap();
+    keyspace.set_slots(ShardId(1), &[(slot, slot)]).unwrap();
     assert_eq!(keyspace.held_slots(), [(ShardId(1), slot, slot)]);
     // With all that is in it, and with its rows.
     keyspace.drop_shard(ShardId(1)).unwrap();
@@ -330,7 +330,7 @@ fn slots_change_hands_only_where_nothing_is_lost() {
     assert!(matches!(keyspace.drop_shard(ShardId(2)), Err(ShardError::NotHeld(_))));
     keyspace.set_slots(ShardId(1), &all_slots()).unwrap();
     assert_eq!(get().as_deref(), Some(&b"of 1"[..]));
-    assert!(matches!(keyspace.set_slots(ShardId(2), &vec![(5, 4)]), Err(ShardError::Range(5, 4))));
+    assert!(matches!(keyspace.set_slots(ShardId(2), &[(5, 4)]), Err(ShardError::Range(5, 4))));
     let again = OpenShard { id: ShardId(2), slots: Vec::new(), store: keyspace.stores().next().unwrap().clone() };
     assert!(matches!(keyspace.add_shard(again), Err(ShardError::Held(_))));
     assert!(MAX_LOCAL_SHARDS >= 64);
