@@ -4,9 +4,9 @@
 #
 # CLIENT is one of
 #   redis-cli redis-py node-redis                      of the system (make setup installs them), or
-#   redis-py-8 node-redis-6 ioredis go-redis jedis lettuce redis-rs ycsb
+#   redis-py-8 node-redis-6 ioredis go-redis jedis lettuce ycsb
 #                                                      of their registries, in versions that cluster-clients/ pins.
-# Those are downloaded at their first use, and those of Go and Rust compiled, into CLUSTER_CLIENTS_HOME
+# Those are downloaded at their first use, and that of Go compiled, into CLUSTER_CLIENTS_HOME
 # [default: ~/.cache/ecotone/cluster-clients]. A client whose language is not installed is skipped, with a line that says
 # so; where nothing else was wrong the script ends well.
 #
@@ -33,7 +33,7 @@ session_seconds=240
 unset "${!ECOTONE_@}"
 export REDISCLI_AUTH=$password
 
-[ $# -gt 0 ] || set -- redis-cli redis-py node-redis redis-py-8 node-redis-6 ioredis go-redis jedis lettuce redis-rs ycsb
+[ $# -gt 0 ] || set -- redis-cli redis-py node-redis redis-py-8 node-redis-6 ioredis go-redis jedis lettuce ycsb
 for tool in redis-cli openssl; do
   command -v "$tool" >/dev/null || { echo "cluster-clients: $tool is missing; make setup installs redis-cli" >&2; exit 1; }
 done
@@ -113,8 +113,10 @@ all_are_told() {
   local name
   for name in a b c; do
     [ "$(control $name shards)" = 6 ] && [ -n "$(control $name leader)" ] || return 1
-    # Nobody is known to be away.
+    # It tells clients of all three, and nobody is known to be away.
+    [ "$(ask $name cluster nodes | grep -c -E ' 127\.0\.0\.1:[1-9][0-9]*@.* connected [0-9]')" = 3 ] || return 1
     ! ask $name cluster nodes | grep -q fail || return 1
+    ask $name cluster info | grep -q '^cluster_state:ok' || return 1
   done
 }
 
@@ -251,14 +253,6 @@ client() {
       local class=${name^}Session
       session "$name" java -cp "$kept/classes:$kept/lib/*" "$class" "$at" "$password"
       session "$name-tls" java -cp "$kept/classes:$kept/lib/*" "$class" "$at_tls" "$password" "$ca"
-      ;;
-    redis-rs)
-      has cargo || { skip "$name" 'Rust is not installed'; return; }
-      if kept rust "$own"/rust/{Cargo.toml,Cargo.lock,main.rs}; then
-        CARGO_TARGET_DIR=$kept/target cargo build --quiet --locked --manifest-path "$kept/Cargo.toml"
-        complete Cargo.toml Cargo.lock main.rs
-      fi
-      session "$name" "$kept/target/debug/cluster-clients" "$at" "$password"
       ;;
     ycsb)
       { has mvn && has javac; } || { skip "$name" 'Maven or a JDK is not installed'; return; }

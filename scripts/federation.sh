@@ -75,7 +75,7 @@ leader() { control "$1" leader; }
 three_vote() { [ "$(control a voters)" = a,b,c ] && [ "$(control a servers_active)" = 3 ]; }
 follows() { [ -n "$(leader "$first")" ]; }
 another_leads() { [ -n "$(leader "$other")" ] && [ "$(leader "$other")" != "$first" ]; }
-all_serve() { local name; for name in a b c; do client $name cluster info | grep -q "^cluster_slots_ok:16384"; done; }
+all_serve() { local name; for name in a b c; do client $name cluster info | grep -q "^cluster_slots_ok:16384" || return 1; done; }
 client() { redis-cli -c -h 127.0.0.1 -p "${clients[$1]##*:}" "${@:2}"; }
 
 echo
@@ -119,7 +119,7 @@ done
 echo "  $answered of 60 keys are served by the two that are left; $away wait for $first, which has their only copy"
 
 echo "  the new leader decides:"
-say cluster drain "${clients[$other]}" "$first" | sed -n 1,2p
+say cluster drain "${clients[$other]}" "$first" | sed -n 1,3p
 start "$first"
 say cluster undrain "${clients[$other]}" "$first"
 reads_all() {

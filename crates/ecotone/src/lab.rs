@@ -103,8 +103,8 @@ enum Other {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    if let Some(Other::Cluster(arguments)) = arguments.other {
-        return cluster::run(&arguments);
+    if let Some(Other::Cluster(arguments)) = &arguments.other {
+        return cluster::run(arguments);
     }
     let profile = Profile::load(&arguments.profile)?;
     let workload = arguments.workload.as_deref().unwrap_or_default().parse::<Workload>()?;

@@ -21,7 +21,7 @@ impl Enrollment for AtLeader {
     fn answer(&self, request: &EnrollRequest, peer: Option<&Peer>) -> EnrollReply {
         let asked = match Asked::read(request, peer) {
             Ok(asked) => asked,
-            Err(refused) => return refused,
+            Err(refused) => return *refused,
         };
         let (shared, known) = (&self.0, self.0.known());
         if !known.leads() {

@@ -1,6 +1,6 @@
 //! Errors of a server's part in the control plane, by what the caller should do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ecotone_control::ids::MemberId;
 use ecotone_control::log::LogError;
@@ -13,7 +13,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The log in the server's folder cannot be used. The server does not start.
-    #[error("{}: {source}; if it is lost for good, remove this server at another one (`ecotone cluster remove`) and let it join anew with an empty folder", path.display())]
+    #[error("{}", of_log(path, source))]
     Log {
         /// The folder.
         path: PathBuf,
@@ -46,6 +46,14 @@ pub enum Error {
     /// The server is not one that could do this.
     #[error("{0} does not vote, so it cannot do this: ask one of the voters ({1})")]
     NotAVoter(MemberId, String),
+}
+
+/// A failure of the disk names the file that it met; damage says what to do about it.
+fn of_log(path: &Path, source: &LogError) -> String {
+    match source {
+        LogError::Storage(_) => source.to_string(),
+        _ => format!("{}: {source}", path.display()),
+    }
 }
 
 impl Error {

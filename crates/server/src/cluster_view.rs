@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn servers_and_shards_of_a_federation_are_known_by_the_first_characters() {
         let federation = FederationId(*b"ecotone!");
-        let high = 1 << 32 | 7;
+        let high = (1 << 32) | 7;
         let servers = [1, 2, 7, u64::from(u32::MAX)].map(|number| server_id(federation, MemberId(number)));
         let shown: std::collections::BTreeSet<&str> = servers.iter().map(|id| &id[..8]).collect();
         assert_eq!(shown.len(), servers.len());

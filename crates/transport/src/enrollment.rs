@@ -109,34 +109,38 @@ pub struct AskedToJoin {
     pub about: Introduction,
 }
 
+fn refuse(name: &str, detail: impl ToString) -> Box<EnrollReply> {
+    Box::new(refused(name, detail))
+}
+
 impl Asked {
     /// Reads a request of `peer`, or of a server without a certificate.
     ///
     /// # Errors
     /// With the reply to one that nobody could grant.
-    pub fn read(request: &EnrollRequest, peer: Option<&Peer>) -> std::result::Result<Asked, EnrollReply> {
+    pub fn read(request: &EnrollRequest, peer: Option<&Peer>) -> std::result::Result<Asked, Box<EnrollReply>> {
         if request.protocol_version != PROTOCOL_VERSION {
             let theirs = request.protocol_version;
-            return Err(refused(
+            return Err(refuse(
                 "version",
                 format!("this server speaks protocol version {PROTOCOL_VERSION}, you {theirs}; run the same release"),
             ));
         }
         let certificate_request = request.certificate_request.clone();
-        check_request(&certificate_request).map_err(|error| refused(error.kind(), error))?;
+        check_request(&certificate_request).map_err(|error| refuse(error.kind(), error))?;
         if let Some(peer) = peer.filter(|_| request.token.is_empty()) {
             return Ok(Asked::Renew { member: peer.member, name: peer.name.clone(), certificate_request });
         }
-        let name = ServerId::new(&request.server).map_err(|error| refused("name", error))?;
-        check_name(&name).map_err(|error| refused("name", error))?;
+        let name = ServerId::new(&request.server).map_err(|error| refuse("name", error))?;
+        check_name(&name).map_err(|error| refuse("name", error))?;
         let directory = request.directory.as_slice().try_into();
-        let directory = directory.map_err(|_| refused("malformed", "the id of the directory has not 16 bytes"))?;
+        let directory = directory.map_err(|_| refuse("malformed", "the id of the directory has not 16 bytes"))?;
         Ok(Asked::Join(Box::new(AskedToJoin {
             token: request.token.clone(),
             name,
             certificate_request,
             directory,
-            about: Introduction::read(request).map_err(|what| refused("malformed", what))?,
+            about: Introduction::read(request).map_err(|what| refuse("malformed", what))?,
         })))
     }
 }

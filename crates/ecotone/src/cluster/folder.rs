@@ -151,10 +151,10 @@ pub(super) fn recover(folder: &Folder, file: Option<&Path>, yes: bool) -> Result
     let begun = folder::force_new(&folder.dir.join(CONTROL_FOLDER), exported.as_deref())?;
     let generation = begun.map.generation;
     let dir = folder.dir.display();
-    let _ = write!(
+    let _ = writeln!(
         text,
         "Begun anew: generation {generation}. Start this server first (ecotone serve --dir {dir}), then those that are left, which learn from \
-         it; look at `ecotone cluster status`, and remove those that are lost (`ecotone cluster remove HOST:PORT NAME --force`).\n"
+         it; look at `ecotone cluster status`, and remove those that are lost (`ecotone cluster remove HOST:PORT NAME --force`)."
     );
     let json = json!({
         "federation": begun.map.federation.to_string(),

@@ -150,7 +150,9 @@ fn already(answer: &Value) -> &'static str {
 }
 
 pub(super) fn created(answer: &Value) -> String {
-    let mut text = format!("all slots are dealt to {} shards{}\n", list(&answer["shards"]).count(), already(answer));
+    let count = list(&answer["shards"]).count();
+    let mut text =
+        format!("all slots are dealt to {count} shard{}{}\n", if count == 1 { "" } else { "s" }, already(answer));
     shards(&mut text, &answer["shards"]);
     text
 }
@@ -179,6 +181,13 @@ pub(super) fn removed(answer: &Value) -> String {
 }
 
 pub(super) fn plan(answer: &Value) -> String {
+    let stuck = words(&answer["without_destination"]);
+    if !stuck.is_empty() {
+        return format!(
+            "no server can take shards: all are witnesses, drained, or have not started; these should leave theirs: {stuck}\nLet one \
+             join (`ecotone cluster add HOST:PORT`), or take back that one is drained\n"
+        );
+    }
     if list(&answer["moves"]).next().is_none() {
         return "every shard is where it should be: nothing to move\n".into();
     }
@@ -264,6 +273,8 @@ mod tests {
             "{empty}"
         );
         assert!(plan(&json!({ "moves": [] })).contains("nothing to move"));
+        let stuck = plan(&json!({ "moves": [], "without_destination": [1, 4] }));
+        assert!(stuck.contains("should leave theirs: 1, 4\n") && stuck.contains("ecotone cluster add"), "{stuck}");
         let text = plan(&json!({ "moves": [{ "shard": 5, "from": null, "to": "edge-2" }] }));
         assert!(text.starts_with("nothing was moved") && text.contains("(lost with its server)  edge-2"), "{text}");
         assert!(text.contains("ecotone cluster move HOST:PORT SHARD --to NAME"), "{text}");

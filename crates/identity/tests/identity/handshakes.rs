@@ -160,7 +160,7 @@ fn a_renewed_certificate_is_shown_without_a_new_configuration() {
     let now = NOW.plus(20 * HOUR);
     two.clock.set(now);
     for identity in [&two.a, &two.b] {
-        two.authority.renew(&identity).unwrap();
+        two.authority.renew(identity).unwrap();
     }
     // The former certificates are long over.
     two.clock.set(NOW.plus(40 * HOUR));

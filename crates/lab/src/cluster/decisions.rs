@@ -106,7 +106,7 @@ fn failover(scene: &Scene<'_>, federation: &mut Federation, kind: Failure, round
         scene.goes_on()?;
         let server = &federation.servers[asked];
         // As the time: one that differs from all before.
-        let number = began.elapsed().as_nanos() as u64 ^ round << 40;
+        let number = began.elapsed().as_nanos() as u64 ^ (round << 40);
         match change(&mut client, number) {
             Ok(true) => break began.elapsed(),
             Err(error) => return Err(server.failure(&format!("does not answer: {error}"))),

@@ -87,8 +87,7 @@ fn pass(from: TcpStream, state: &Arc<State>) -> std::io::Result<()> {
 
 fn copy(mut from: TcpStream, mut to: TcpStream, holding: Option<&State>) {
     let mut buffer = vec![0; BUFFER_BYTES];
-    loop {
-        let Ok(read @ 1..) = from.read(&mut buffer) else { break };
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
         while holding.is_some_and(|state| state.holds.load(Ordering::Acquire)) {
             thread::sleep(LOOK_INTERVAL);
         }

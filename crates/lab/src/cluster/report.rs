@@ -87,12 +87,12 @@ fn quantile(sorted: &[f64], quantile: f64) -> f64 {
 /// The median of some numbers.
 pub(super) fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
-    let upper = quantile(&numbers, 0.5);
+    let lower = quantile(&numbers, 0.5);
     // Of an even count, between the two in the middle.
     match numbers.len() {
         0 => 0.0,
-        count if count % 2 == 0 => f64::midpoint(upper, numbers[count / 2]),
-        _ => upper,
+        count if count % 2 == 0 => f64::midpoint(lower, numbers[count / 2]),
+        _ => lower,
     }
 }
 

@@ -53,7 +53,8 @@ pub(super) fn measure(scene: &mut Scene<'_>) -> Result<Result<TlsCost, String>, 
         let order = if round % 2 == 0 { [false, true] } else { [true, false] };
         for encrypts in order {
             let times = jobs(scene, &cgroups, encrypts)?;
-            if encrypts { &mut encrypted } else { &mut plain }.push(times);
+            let all = if encrypts { &mut encrypted } else { &mut plain };
+            all.push(times);
         }
     }
     if plain.iter().chain(&encrypted).any(Vec::is_empty) {

@@ -117,12 +117,13 @@ fn server_json(map: &Map, member: MemberId) -> Value {
 /// All slots, once.
 fn create(membership: &Membership, map: &Map, shards: Option<u32>) -> Result<Value, String> {
     if !map.shards.is_empty() {
-        let owners: Vec<String> =
-            owned(map).iter().map(|(member, owned)| format!("{} on {}", owned, name_of(map, *member))).collect();
+        let owners: Vec<String> = owned(map)
+            .iter()
+            .map(|(member, owned)| format!("{} on {}", counted(*owned), name_of(map, *member)))
+            .collect();
         return Err(format!(
-            "slots are dealt already, to {} shards ({}): their number stays; shards move by `ecotone cluster move`, and `ecotone cluster \
+            "slots are dealt already ({}): the number of shards stays; shards move by `ecotone cluster move`, and `ecotone cluster \
              rebalance` says which",
-            map.shards.len(),
             owners.join(", ")
         ));
     }
@@ -133,13 +134,21 @@ fn create(membership: &Membership, map: &Map, shards: Option<u32>) -> Result<Val
     let shards = shards.map_or(holders.len(), |shards| shards as usize);
     let most = (holders.len() * MAX_SHARDS_PER_SERVER).min(MAX_SHARDS);
     if !(1..=most).contains(&shards) {
-        return Err(format!("{} servers that can hold shards hold 1 to {most} of them, not {shards}", holders.len()));
+        return Err(format!(
+            "a server is dealt {MAX_SHARDS_PER_SERVER} shards at most, and {} can hold some: say 1 to {most}, not {shards}",
+            holders.len()
+        ));
     }
     let primaries = deal(map, shards);
     let decided = propose(membership, Entry::Deal { primaries })?;
     let known = membership.known();
     let shards: Vec<Value> = known.map.shards.iter().map(|(id, shard)| shard_json(&known.map, *id, shard)).collect();
     Ok(json!({ "shards": shards, "decided": decided }))
+}
+
+/// So many shards, in words.
+fn counted(shards: usize) -> String {
+    if shards == 1 { "1 shard".into() } else { format!("{shards} shards") }
 }
 
 /// How many shards each server is the primary of.
@@ -169,9 +178,13 @@ fn plan(map: &Map) -> Value {
             })
         })
         .collect();
+    // Shards of servers that are drained, or gone, while nobody else can hold any.
+    let is_stuck = holders(map).is_empty();
+    let stuck = map.shards.iter().filter(|_| is_stuck).map(|(id, _)| id.0);
     json!({
         "moves": moves,
         "moved": 0,
+        "without_destination": stuck.collect::<Vec<_>>(),
         "note": "nothing was moved: each shard has one copy, which is moved by hand while its server is stopped (FEDERATION MOVE)",
     })
 }
@@ -180,7 +193,7 @@ fn move_shard(membership: &Membership, known: &Known, id: ShardId, to: &str) -> 
     let map = &known.map;
     let shard = map.shards.get(&id).ok_or_else(|| match map.shards.len() {
         0 => "no slots are dealt yet, so there are no shards: FEDERATION CREATE deals them".to_owned(),
-        count => format!("there is no {id}: there are {count} shards, see FEDERATION STATUS"),
+        count => format!("there is no {id} among the {}: see FEDERATION STATUS", counted(count)),
     })?;
     let (member, _) = named(map, to)?;
     if shard.primary == Some(known.member) && member != known.member {
@@ -414,5 +427,13 @@ mod tests {
         let plan = plan(&lost.map);
         assert!(plan["moves"].as_array().unwrap().iter().all(|shard| shard["from"].is_null()), "{plan}");
         assert_eq!((plan["moves"].as_array().unwrap().len(), &plan["moved"]), (2, &0.into()));
+    }
+
+    #[test]
+    fn shards_that_nobody_can_take_are_not_passed_over() {
+        let known = federation(&["a"]);
+        assert_eq!(plan(&known.map)["without_destination"], json!([]));
+        let drained = plan(&with(&known, Entry::Drain { member: MemberId(1), drain: true }).map);
+        assert_eq!((&drained["moves"], &drained["without_destination"]), (&json!([]), &json!([1, 2, 3, 4, 5, 6])));
     }
 }

@@ -64,7 +64,7 @@ impl Enrollment for Told {
     fn answer(&self, request: &EnrollRequest, peer: Option<&Peer>) -> EnrollReply {
         let asked = match Asked::read(request, peer) {
             Ok(asked) => asked,
-            Err(refusal) => return refusal,
+            Err(refusal) => return *refusal,
         };
         self.heard.lock().unwrap().push(asked.clone());
         if let Some(reply) = self.replies.lock().unwrap().pop_front() {
@@ -305,7 +305,8 @@ fn a_request_that_the_log_could_not_take_is_refused_before_anything_is_spent() {
         change(&mut request);
         Asked::read(&request, None).unwrap_err()
     };
-    let changes: [(&str, &dyn Fn(&mut EnrollRequest)); 14] = [
+    type Change<'c> = &'c dyn Fn(&mut EnrollRequest);
+    let changes: [(&str, Change<'_>); 14] = [
         ("version", &|request| request.protocol_version += 1),
         ("certificate", &|request| request.certificate_request.clear()),
         ("certificate", &|request| *request.certificate_request.last_mut().unwrap() ^= 1),
