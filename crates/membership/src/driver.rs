@@ -254,9 +254,13 @@ impl Worker {
     fn publish(&self) {
         let (node, known) = (&self.node, &self.known);
         known.send_if_modified(|there| {
-            let is_same_map = there.applied == node.applied() && there.map.generation == node.map().generation;
-            let map = if is_same_map { there.map.clone() } else { Arc::new(node.map().clone()) };
-            let now = Known { told_removed: self.security.was_refused_as_removed(), ..known_of(node, map) };
+            // A node that has just begun applies again what was known from its log.
+            let is_known = there.applied >= node.applied() && there.map.generation == node.map().generation;
+            let map = if is_known { there.map.clone() } else { Arc::new(node.map().clone()) };
+            let mut now = Known { told_removed: self.security.was_refused_as_removed(), ..known_of(node, map) };
+            if is_known {
+                now.applied = there.applied;
+            }
             let is_news = **there != now;
             if is_news {
                 *there = Arc::new(now);

@@ -1,8 +1,10 @@
 //! The log of a server that does not run: found a federation, begin a server's log, begin a
 //! federation's log anew by force, and write the map out and take it in.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ecotone_control::entry::{Entry, NewServer, Proposal};
 use ecotone_control::ids::{DirectoryId, FederationId, MemberId};
@@ -14,6 +16,7 @@ use ecotone_control::{Snapshot, recover};
 use ecotone_raftlog::Directory;
 
 use crate::error::{Error, Result};
+use crate::known::{Known, known_of};
 
 /// The folder of the control plane in a server's.
 pub const CONTROL_FOLDER: &str = "control";
@@ -31,6 +34,20 @@ impl Opened {
         // Nobody need be unable to foresee it: it keeps two servers from doing the same at once.
         let seed = u64::from(std::process::id()) << 32 ^ self.content.identity.member.0 ^ now_ns();
         Ok(Node::new(self.content.clone(), seed)?)
+    }
+
+    /// What is known from the log alone: what it knows to be decided, and all of it where this server
+    /// votes alone.
+    pub(crate) fn known(&self) -> Result<Known> {
+        let mut node = self.node()?;
+        // Its commands are those of the node that follows.
+        node.handle(Event::Tick, &mut Vec::new())?;
+        let mut known = known_of(&node, Arc::new(node.map().clone()));
+        if known.voters == BTreeSet::from([known.member]) {
+            let (map, last_index) = recover::replay(&self.content)?;
+            (known.map, known.applied) = (Arc::new(map), last_index);
+        }
+        Ok(known)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::driver::Driver;
 use crate::duties;
 use crate::error::{Error, Result};
 use crate::folder;
-use crate::known::{Announced, Known, known_of};
+use crate::known::{Announced, Known};
 use crate::outbox::{Callers, Outboxes, Paths};
 use crate::proposals::Decided;
 use crate::seal::Custody;
@@ -84,9 +84,7 @@ impl Membership {
                 own.federation
             )));
         }
-        let node = opened.node()?;
-        let first = known_of(&node, Arc::new(node.map().clone()));
-        drop(node);
+        let first = opened.known()?;
         let level = first.map.feature_level;
         // Who has joined a moment ago has no map.
         if !first.map.servers.is_empty() && !features.support(level) {
@@ -156,7 +154,7 @@ impl Membership {
     }
 
     /// Waits until this server's map is that of the others, for at most ten seconds. One that votes
-    /// alone has nobody to ask. Without an answer the last map counts: no server waits for ever
+    /// alone has nobody to ask: all that is in its log is decided. Without an answer the last map counts: no server waits for ever
     /// because others are off.
     pub fn catch_up(&self) {
         let known = self.known();

@@ -485,8 +485,7 @@ pub struct SeenView {
     current: Current,
     /// Whether a command with keys may have to be refused.
     has_rules: bool,
-    /// Its client has said that it follows redirects, or has asked for the map: it is in cluster
-    /// mode.
+    /// Its client has said that it follows redirects.
     pub follows_redirects: bool,
     /// Its client has said `READONLY`.
     pub reads_replicas: bool,
@@ -568,17 +567,14 @@ pub enum Destination {
 impl SeenView {
     /// What becomes of a command with keys in these `slots`, in whatever order, which `writes` or
     /// does not. As Redis decides it: the first key names the shard, the others must be in it. In
-    /// cluster mode they must be in one slot, as in Redis; otherwise in one shard. Where there is only
-    /// one shard that is so for clients as well that have not asked for the map: nothing changes for
-    /// them when the federation gets a second server.
+    /// cluster mode they must be in one slot, as in Redis; otherwise in one shard.
     pub fn destination(&self, slots: impl IntoIterator<Item = Slot>, writes: bool) -> Destination {
         let (view, mut slots) = (&*self.current.view, slots.into_iter());
         let Some(first) = slots.next() else { return Destination::Here };
         let shard_of = |slot: Slot| view.by_slot[usize::from(slot.number())];
         let number = shard_of(first);
         let Some(shard) = view.shards.get(usize::from(number)) else { return Destination::Unserved };
-        let is_single = !self.current.mode.is_cluster || (view.shards.len() == 1 && !self.follows_redirects);
-        let is_together = |slot: Slot| slot == first || (is_single && shard_of(slot) == number);
+        let is_together = |slot: Slot| slot == first || (!self.current.mode.is_cluster && shard_of(slot) == number);
         if !slots.all(is_together) {
             return Destination::CrossSlot;
         }

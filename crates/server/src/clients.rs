@@ -89,7 +89,7 @@ impl Served {
             Some(known) => alone.view_of(known, &alone.server(&options.listen.addresses, tls_addresses)),
             None => alone.view(&options.listen.addresses, tls_addresses),
         };
-        service.cluster.set_mode(config.cluster_mode(first.servers().len()));
+        service.cluster.set_mode(config.cluster_mode(first.shards().len()));
         service.cluster.publish(first);
         let mut host_load = HostLoad::new();
         let machine = Machine {
@@ -122,7 +122,7 @@ impl Served {
         let (alone, own, config) = (self.alone.clone(), self.own.clone(), self.config.clone());
         Box::new(move |known, service| {
             let view = alone.view_of(known, &own);
-            service.cluster.set_mode(config.cluster_mode(view.servers().len()));
+            service.cluster.set_mode(config.cluster_mode(view.shards().len()));
             view
         })
     }

@@ -79,6 +79,27 @@ fn servers_join_by_token_and_vote_and_a_removed_one_is_refused() {
 }
 
 #[test]
+fn a_federation_of_one_knows_all_of_its_log_as_soon_as_it_starts() {
+    let root = tempfile::tempdir().unwrap();
+    let a = first(root.path().join("a"), true);
+    a.wait("to lead", |known| known.leads());
+    a.propose(Entry::Set { name: "x".into(), value: Some("y".into()) }).unwrap();
+    let map = a.map();
+    let folder = a.stop();
+    let a = TestServer::start(folder, None, &Kind::default()).unwrap();
+    // Before it leads, and for good.
+    assert_eq!(a.map().settings, map.settings);
+    assert_eq!(a.map().shards, map.shards);
+    a.membership().issue_token().unwrap();
+    let mut following = a.membership().following();
+    a.wait("to lead", |known| {
+        assert_eq!(known.map.settings.len(), 1, "what was known is not forgotten");
+        known.leads()
+    });
+    assert_eq!(following.borrow_and_update().map.shards, map.shards);
+}
+
+#[test]
 fn a_log_that_is_another_servers_or_gone_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let a = first(root.path().join("a"), true);

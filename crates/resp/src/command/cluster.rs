@@ -193,8 +193,6 @@ const SUBCOMMANDS: &[Command] = &[
 fn view(call: &mut Call<'_>) -> Outcome<Arc<ClusterView>> {
     let seen = call.client.seen(&call.service.cluster);
     if seen.is_cluster() {
-        // Who asks for the map goes where it says.
-        seen.follows_redirects = true;
         Ok(seen.view().clone())
     } else {
         Err(Failure::text("ERR This instance has cluster support disabled"))

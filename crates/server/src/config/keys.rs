@@ -240,7 +240,7 @@ fn clients() -> Vec<Key> {
             "auto",
             "",
             "Whether clients find this server to be one of a Redis cluster: with CLUSTER SLOTS, SHARDS and NODES, and keys that go together only \
-             by their hash slot. `off`: it is a single Redis. `auto`: a cluster where the federation has more than one server for data.",
+             by their hash slot. `off`: it is a single Redis. `auto`: a cluster where the federation has more than one shard.",
         ),
         key(
             "clients.proxy",

@@ -237,10 +237,10 @@ impl Config {
     }
 
     /// How clients are treated that ask for keys of other servers, where the federation has so many
-    /// for data.
-    pub(crate) fn cluster_mode(&self, servers: usize) -> ClusterMode {
+    /// shards.
+    pub(crate) fn cluster_mode(&self, shards: usize) -> ClusterMode {
         let said = self.text("clients.cluster");
-        let is_cluster = said == ON || (said != OFF && servers > 1);
+        let is_cluster = said == ON || (said != OFF && shards > 1);
         ClusterMode { is_cluster, is_proxy: self.text("clients.proxy") == ON }
     }
 
