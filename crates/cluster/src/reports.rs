@@ -38,14 +38,20 @@ const MAX_PROBE_BYTES: usize = 1 << 20;
 /// The longest address that a server may say it has: a name of DNS, a port, and some more.
 const MAX_ADDRESS_BYTES: usize = 1024;
 /// Reports between two measurements of the link while this server writes or works for others: what
-/// the link carries changes with what runs on both ends. At other times it is not measured again,
-/// as that moves megabytes, which an idle server must not.
+/// the link carries changes with what runs on both ends.
 const REPORTS_PER_PROBE: u32 = 5;
+/// Measurements after which an idle server makes them seldom: the first is by few bytes and says too
+/// little, and who is taken to have a slow link is given no job, so it stays idle.
+const MIN_PROBES: u32 = 3;
+/// Reports between two measurements while a server is idle: they move megabytes.
+const REPORTS_PER_IDLE_PROBE: u32 = 3600;
 
 /// What is known of the link to a coordinator.
 #[derive(Default)]
 struct Measured {
     link: Option<Link>,
+    /// How often it was measured.
+    probes: u32,
     /// Reports since then.
     reports: u32,
     /// What had been written here until then.
@@ -56,7 +62,8 @@ impl Measured {
     /// Whether it should be measured before the next report.
     fn is_due(&self, sample: &LoadSample, worker_slots: u32) -> bool {
         let is_in_use = sample.worker_slots_free < worker_slots || sample.input_bytes_total != self.input_bytes_total;
-        self.link.is_none() || self.reports >= REPORTS_PER_PROBE && is_in_use
+        let between = if is_in_use || self.probes < MIN_PROBES { REPORTS_PER_PROBE } else { REPORTS_PER_IDLE_PROBE };
+        self.link.is_none() || self.reports >= between
     }
 }
 
@@ -133,7 +140,8 @@ async fn report(member: &Arc<Member>, address: &str, sample: &LoadSample, measur
     let channel = member.connections.to(address, None).await?;
     if measured.is_due(sample, member.options.limits.worker_slots) {
         let link = probe(member, address, measured.link).await?;
-        *measured = Measured { link: Some(link), reports: 0, input_bytes_total: sample.input_bytes_total };
+        let (probes, input_bytes_total) = (measured.probes.saturating_add(1), sample.input_bytes_total);
+        *measured = Measured { link: Some(link), probes, reports: 0, input_bytes_total };
     }
     measured.reports = measured.reports.saturating_add(1);
     let (session, finished) = {
@@ -243,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_server_measures_its_link_once_and_a_busy_one_again_and_again() {
+    fn an_idle_server_measures_its_link_seldom_and_a_busy_one_again_and_again() {
         const SLOTS: u32 = 2;
         let link = Link { bytes_per_s: BytesPerSecond(1e8), round_trip: Seconds(1e-3) };
         let sample = |written: u64, worker_slots_free: u32| LoadSample {
@@ -265,8 +273,12 @@ mod tests {
             joules_total: Joules(0.0),
         };
         assert!(Measured::default().is_due(&sample(0, SLOTS), SLOTS));
-        let measured = |reports| Measured { link: Some(link), reports, input_bytes_total: Bytes(7) };
-        assert!(!measured(u32::MAX).is_due(&sample(7, SLOTS), SLOTS), "idle");
+        let input_bytes_total = Bytes(7);
+        let measured = |reports| Measured { link: Some(link), probes: MIN_PROBES, reports, input_bytes_total };
+        assert!(!measured(REPORTS_PER_IDLE_PROBE - 1).is_due(&sample(7, SLOTS), SLOTS), "idle");
+        assert!(measured(REPORTS_PER_IDLE_PROBE).is_due(&sample(7, SLOTS), SLOTS), "idle for long");
+        let begun = Measured { probes: MIN_PROBES - 1, ..measured(REPORTS_PER_PROBE) };
+        assert!(begun.is_due(&sample(7, SLOTS), SLOTS), "the first measurements say too little");
         assert!(measured(REPORTS_PER_PROBE).is_due(&sample(8, SLOTS), SLOTS), "writes");
         assert!(measured(REPORTS_PER_PROBE).is_due(&sample(7, SLOTS - 1), SLOTS), "works for another");
         assert!(!measured(REPORTS_PER_PROBE - 1).is_due(&sample(8, SLOTS - 1), SLOTS), "measured a moment ago");
