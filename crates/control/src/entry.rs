@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use ecotone_types::ServerId;
 
 use crate::codec::{Malformed, Problem, Reader, Writer};
-use crate::ids::{CertificateSerial, DirectoryId, Epoch, MemberId, ShardId, TokenId};
+use crate::ids::{DirectoryId, Epoch, KeyHash, MemberId, ShardId, TokenId};
 use crate::map::{
     Addresses, Features, MAX_AUTHORITY_BYTES, MAX_SETTING_NAME_BYTES, MAX_SETTING_VALUE_BYTES, MAX_SHARDS,
     MAX_ZONE_BYTES, Role, Server, ServerState, decode_members, encode_members,
@@ -52,6 +52,8 @@ pub enum Entry {
         token: TokenId,
         /// When it expires (seconds since 1970). Whoever proposes has compared it with a clock.
         token_expires_s: u64,
+        /// The key that it has shown to have. Who asks again with this token has the same one.
+        key: KeyHash,
         /// The server.
         server: NewServer,
     },
@@ -81,8 +83,6 @@ pub enum Entry {
         member: MemberId,
         /// Also when it holds the last copy in sync of a shard. That shard has no primary then.
         force: bool,
-        /// Its certificates, refused from now on, and when they end (seconds since 1970).
-        certificates: Vec<(CertificateSerial, u64)>,
     },
     /// All slots are dealt, once, to as many shards as there are primaries here.
     Deal {
@@ -148,24 +148,20 @@ pub enum Entry {
         /// The level.
         level: u32,
     },
-    /// A certificate is refused from now on.
-    Revoke {
-        /// Its serial number.
-        serial: CertificateSerial,
-        /// When it ends (seconds since 1970), after which nobody need know.
-        expires_s: u64,
-    },
     /// Another sealed key of the certificate authority.
     SetAuthority {
         /// The sealed key.
         authority: Vec<u8>,
     },
-    /// Forgets spent tokens and revoked certificates that have expired, and servers that were
-    /// removed before. That these are removed stays known by their numbers.
+    /// Forgets spent tokens that have expired, and servers that were removed before. That these are
+    /// removed stays known by their numbers, and no token is taken any more that ends by the time that
+    /// a forgotten one did.
     Prune {
         /// The leader's clock, less its doubt about it (seconds since 1970).
         now_s: u64,
     },
+    /// Nothing. Who asked for it and has applied it has applied all that was decided before.
+    Barrier,
 }
 
 /// A server that has no number yet.
@@ -211,9 +207,6 @@ impl NewServer {
         Ok(Self { directory, name, addresses, zone, role, features })
     }
 }
-
-/// The most certificates that [`Entry::Remove`] revokes at once: a server has two while it renews.
-pub const MAX_CERTIFICATES: usize = 16;
 
 impl Proposal {
     /// The proposal as bytes.
@@ -263,9 +256,9 @@ impl Entry {
             Entry::Move { .. } => 11,
             Entry::Set { .. } => 12,
             Entry::RaiseFeatureLevel { .. } => 13,
-            Entry::Revoke { .. } => 14,
-            Entry::SetAuthority { .. } => 15,
-            Entry::Prune { .. } => 16,
+            Entry::SetAuthority { .. } => 14,
+            Entry::Prune { .. } => 15,
+            Entry::Barrier => 16,
         }
     }
 
@@ -277,9 +270,10 @@ impl Entry {
                 w.bytes(authority.as_deref().unwrap_or_default());
                 w.flag(*with_shard);
             }
-            Entry::Join { token, token_expires_s, server } => {
+            Entry::Join { token, token_expires_s, key, server } => {
                 w.raw(&token.0);
                 w.number(*token_expires_s);
+                w.raw(&key.0);
                 server.encode(w);
             }
             Entry::Announce { member, directory, addresses, zone, features } => {
@@ -293,14 +287,9 @@ impl Entry {
                 w.number(member.0);
                 w.flag(*drain);
             }
-            Entry::Remove { member, force, certificates } => {
+            Entry::Remove { member, force } => {
                 w.number(member.0);
                 w.flag(*force);
-                w.count(certificates.len());
-                for (serial, expires_s) in certificates {
-                    w.raw(&serial.0);
-                    w.number(*expires_s);
-                }
             }
             Entry::Deal { primaries } => {
                 w.count(primaries.len());
@@ -332,12 +321,9 @@ impl Entry {
                 w.text(value.as_deref().unwrap_or_default());
             }
             Entry::RaiseFeatureLevel { level } => w.number(u64::from(*level)),
-            Entry::Revoke { serial, expires_s } => {
-                w.raw(&serial.0);
-                w.number(*expires_s);
-            }
             Entry::SetAuthority { authority } => w.bytes(authority),
             Entry::Prune { now_s } => w.number(*now_s),
+            Entry::Barrier => {}
         }
     }
 
@@ -348,9 +334,12 @@ impl Entry {
                 authority: optional(r, |r| r.bytes(MAX_AUTHORITY_BYTES))?,
                 with_shard: r.flag()?,
             },
-            2 => {
-                Entry::Join { token: TokenId(r.array()?), token_expires_s: r.number()?, server: NewServer::decode(r)? }
-            }
+            2 => Entry::Join {
+                token: TokenId(r.array()?),
+                token_expires_s: r.number()?,
+                key: KeyHash(r.array()?),
+                server: NewServer::decode(r)?,
+            },
             3 => Entry::Announce {
                 member: MemberId(r.number()?),
                 directory: DirectoryId(r.array()?),
@@ -359,14 +348,7 @@ impl Entry {
                 features: Features::decode(r)?,
             },
             4 => Entry::Drain { member: MemberId(r.number()?), drain: r.flag()? },
-            5 => {
-                let (member, force) = (MemberId(r.number()?), r.flag()?);
-                let mut certificates = Vec::new();
-                for _ in 0..r.count(MAX_CERTIFICATES)? {
-                    certificates.push((CertificateSerial(r.array()?), r.number()?));
-                }
-                Entry::Remove { member, force, certificates }
-            }
+            5 => Entry::Remove { member: MemberId(r.number()?), force: r.flag()? },
             6 => {
                 let mut primaries = Vec::new();
                 for _ in 0..r.count(MAX_SHARDS)? {
@@ -401,9 +383,9 @@ impl Entry {
                 value: optional(r, |r| r.text(MAX_SETTING_VALUE_BYTES))?,
             },
             13 => Entry::RaiseFeatureLevel { level: r.small()? },
-            14 => Entry::Revoke { serial: CertificateSerial(r.array()?), expires_s: r.number()? },
-            15 => Entry::SetAuthority { authority: r.bytes(MAX_AUTHORITY_BYTES)? },
-            16 => Entry::Prune { now_s: r.number()? },
+            14 => Entry::SetAuthority { authority: r.bytes(MAX_AUTHORITY_BYTES)? },
+            15 => Entry::Prune { now_s: r.number()? },
+            16 => Entry::Barrier,
             other => return Err(r.wrong(Problem::Value(u64::from(other)))),
         })
     }

@@ -20,6 +20,16 @@ pub struct Epoch(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FederationId(pub [u8; 8]);
 
+/// One history of a federation, drawn at random whenever its log is begun anew: two servers that begin
+/// one anew each by itself have the same generation, and not the same history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HistoryId(pub [u8; 8]);
+
+impl HistoryId {
+    /// Of a server that has joined, until its leader has told it.
+    pub const UNKNOWN: HistoryId = HistoryId([0; 8]);
+}
+
 /// The directory of a server, drawn at random when it is made: another one is another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirectoryId(pub [u8; 16]);
@@ -28,9 +38,9 @@ pub struct DirectoryId(pub [u8; 16]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenId(pub [u8; 16]);
 
-/// The serial number of a certificate, with zeros before it.
+/// The SHA-256 of a server's public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CertificateSerial(pub [u8; 20]);
+pub struct KeyHash(pub [u8; 32]);
 
 impl fmt::Display for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,6 +61,12 @@ impl fmt::Display for Epoch {
 }
 
 impl fmt::Display for FederationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Display for HistoryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }

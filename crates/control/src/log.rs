@@ -2,7 +2,7 @@
 //!
 //! | file | what it holds | how it changes |
 //! |---|---|---|
-//! | `identity` | federation, generation, number and directory of the server | replaced |
+//! | `identity` | federation, generation, history, number and directory of the server | replaced |
 //! | `snapshot` | the map at an index, and who votes | replaced |
 //! | `log` | records: start, hard state, entries, how far it is synced | appended; replaced when it is compacted |
 //!
@@ -26,7 +26,7 @@ use raft::eraftpb::{Entry, HardState, Snapshot};
 
 use crate::codec::{Malformed, Problem, Reader, Writer, seal, unseal};
 use crate::entry::MAX_ENTRY_BYTES;
-use crate::ids::{DirectoryId, FederationId, MemberId};
+use crate::ids::{DirectoryId, FederationId, HistoryId, MemberId};
 use crate::wire;
 
 /// The longest payload of a record: an entry, with what is around it.
@@ -97,6 +97,16 @@ pub trait Storage {
     /// # Errors
     /// When it fails.
     fn truncate(&mut self, length: u64) -> Result<(), StorageError>;
+
+    /// Keeps a copy of all files beside them, in place of the one that was kept before: they are of
+    /// this generation, and about to be replaced. Durable when this returns. Nothing in this crate
+    /// reads it; a storage whose files nobody may want back keeps none.
+    ///
+    /// # Errors
+    /// When it fails. The files are as they were.
+    fn keep_aside(&mut self, _generation: u64) -> Result<(), StorageError> {
+        Ok(())
+    }
 }
 
 /// The disk failed: end the process, and look at the disk.
@@ -145,8 +155,10 @@ pub enum LogError {
 pub struct Identity {
     /// Its federation.
     pub federation: FederationId,
-    /// Which history of that federation.
+    /// How often its log was begun anew.
     pub generation: u64,
+    /// Which history of that generation; [`HistoryId::UNKNOWN`] until the leader has told it.
+    pub history: HistoryId,
     /// Its number there.
     pub member: MemberId,
     /// Its directory.
@@ -154,13 +166,15 @@ pub struct Identity {
 }
 
 /// What is to be made durable, in one step.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Records {
     /// A snapshot that replaces all before it.
     pub(crate) snapshot: Option<Snapshot>,
     /// With a snapshot: index and term of the entry before the first of `entries`, which are all
     /// that the log is to hold then.
     pub(crate) base: (u64, u64),
+    /// With a snapshot: the history that it is of.
+    pub(crate) history: HistoryId,
     /// Term, vote and commit. Always there with a snapshot.
     pub(crate) hard_state: Option<HardState>,
     /// Entries; they replace those of the log from the first one's index on.
@@ -170,6 +184,10 @@ pub struct Records {
 }
 
 impl Records {
+    pub(crate) fn new(history: HistoryId, sync: bool) -> Self {
+        Self { snapshot: None, base: (0, 0), history, hard_state: None, entries: Vec::new(), sync }
+    }
+
     /// Whether an answer depends on this being durable.
     pub fn must_sync(&self) -> bool {
         self.sync
@@ -243,14 +261,17 @@ pub fn open<S: Storage>(mut storage: S) -> Result<Option<(Log<S>, Content)>, Log
     let mut identity = decode_identity(&identity).map_err(|why| damaged(File::Identity, 0, why))?;
     let missing = |file| LogError::Missing { file };
     let snapshot = storage.read(File::Snapshot)?.ok_or(missing(File::Snapshot))?;
-    let (generation, snapshot) = decode_snapshot(&snapshot).map_err(|why| damaged(File::Snapshot, 0, why))?;
+    let ((generation, history), snapshot) =
+        decode_snapshot(&snapshot).map_err(|why| damaged(File::Snapshot, 0, why))?;
     let bytes = storage.read(File::Log)?.ok_or(missing(File::Log))?;
-    // A new generation was begun, and not yet all of it written: begin it again.
     if generation < identity.generation {
-        return Ok(Some(begin(storage, identity, Snapshot::default())?));
+        let why = Problem::Inconsistent(format!("it is of generation {generation}, not {}", identity.generation));
+        return Err(damaged(File::Snapshot, 0, Malformed::new("snapshot of the map", why)));
     }
-    if generation > identity.generation {
-        identity.generation = generation;
+    // A new generation was begun, or the first snapshot has told the history, and the identity, which
+    // is written last, was not written any more.
+    if (generation, history) != (identity.generation, identity.history) {
+        (identity.generation, identity.history) = (generation, history);
         storage.replace(File::Identity, &encode_identity(&identity))?;
     }
     let Read { mut content, start, end } = read_log(&bytes, identity, snapshot)?;
@@ -293,8 +314,8 @@ pub fn create<S: Storage>(
     Ok((log, content))
 }
 
-/// Begins another generation of the federation in a directory that has one: with a snapshot where
-/// the new history begins here, with none where it will come from the new leader.
+/// Begins another generation of the federation in a directory that has one, with a snapshot of it:
+/// that of [`crate::recover`], or what its leader has sent. What was there is kept aside.
 ///
 /// # Errors
 /// When the disk fails. The directory is of the old or of the new generation then.
@@ -303,10 +324,9 @@ pub fn begin_generation<S: Storage>(
     identity: Identity,
     snapshot: Snapshot,
 ) -> Result<(Log<S>, Content), LogError> {
-    if snapshot.is_empty() {
-        // First who it is: an empty log under the old generation could vote there again.
-        storage.replace(File::Identity, &encode_identity(&identity))?;
-        return begin(storage, identity, snapshot);
+    if let Some(there) = storage.read(File::Identity)? {
+        let there = decode_identity(&there).map_err(|why| damaged(File::Identity, 0, why))?;
+        storage.keep_aside(there.generation)?;
     }
     let (mut log, content) = begin(storage, identity, snapshot)?;
     log.storage.replace(File::Identity, &encode_identity(&identity))?;
@@ -323,8 +343,7 @@ fn begin<S: Storage>(storage: S, identity: Identity, snapshot: Snapshot) -> Resu
         snapshot: Some(snapshot.clone()),
         base,
         hard_state: Some(hard_state.clone()),
-        entries: Vec::new(),
-        sync: true,
+        ..Records::new(identity.history, true)
     })?;
     Ok((log, Content { identity, snapshot, base, entries: Vec::new(), hard_state, torn_bytes: 0 }))
 }
@@ -336,7 +355,9 @@ impl<S: Storage> Log<S> {
     /// When the disk fails. Nothing may be answered then, and the process must end.
     pub fn persist(&mut self, records: &Records) -> Result<(), LogError> {
         if let Some(snapshot) = &records.snapshot {
-            let bytes = encode_snapshot(self.start.identity.generation, snapshot);
+            self.start.identity.history = records.history;
+            let of = (self.start.identity.generation, records.history);
+            let bytes = encode_snapshot(of, snapshot);
             self.storage.replace(File::Snapshot, &bytes)?;
             let hard_state = records.hard_state.clone().unwrap_or_default();
             return self.rewrite(records.base, &hard_state, &records.entries);
@@ -353,6 +374,15 @@ impl<S: Storage> Log<S> {
             self.mark_synced()?;
         }
         Ok(())
+    }
+
+    /// Writes anew what was read when the log was opened: after a sync that failed nobody knows
+    /// whether what can be read is on the disk.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn write_anew(&mut self, content: &Content) -> Result<(), LogError> {
+        self.rewrite(content.base, &content.hard_state, &content.entries)
     }
 
     fn rewrite(&mut self, base: (u64, u64), hard_state: &HardState, entries: &[Entry]) -> Result<(), LogError> {
@@ -576,6 +606,7 @@ fn encode_identity(identity: &Identity) -> Vec<u8> {
     let mut w = Writer::new();
     w.raw(&identity.federation.0);
     w.number(identity.generation);
+    w.raw(&identity.history.0);
     w.number(identity.member.0);
     w.raw(&identity.directory.0);
     seal(IDENTITY_MAGIC, VERSION, &w.done())
@@ -587,6 +618,7 @@ fn decode_identity(bytes: &[u8]) -> Result<Identity, Malformed> {
     let identity = Identity {
         federation: FederationId(r.array()?),
         generation: r.number()?,
+        history: HistoryId(r.array()?),
         member: MemberId(r.number()?),
         directory: DirectoryId(r.array()?),
     };
@@ -597,20 +629,21 @@ fn decode_identity(bytes: &[u8]) -> Result<Identity, Malformed> {
     Ok(identity)
 }
 
-fn encode_snapshot(generation: u64, snapshot: &Snapshot) -> Vec<u8> {
+fn encode_snapshot((generation, history): (u64, HistoryId), snapshot: &Snapshot) -> Vec<u8> {
     let mut w = Writer::new();
     w.number(generation);
+    w.raw(&history.0);
     wire::encode_snapshot(snapshot, &mut w);
     seal(SNAPSHOT_MAGIC, VERSION, &w.done())
 }
 
-fn decode_snapshot(bytes: &[u8]) -> Result<(u64, Snapshot), Malformed> {
+fn decode_snapshot(bytes: &[u8]) -> Result<((u64, HistoryId), Snapshot), Malformed> {
     const WHAT: &str = "snapshot of the map";
     let mut r = Reader::new(unseal(SNAPSHOT_MAGIC, VERSION, bytes, WHAT)?, WHAT);
-    let generation = r.number()?;
+    let of = (r.number()?, HistoryId(r.array()?));
     let snapshot = wire::decode_snapshot(&mut r)?;
     r.end()?;
-    Ok((generation, snapshot))
+    Ok((of, snapshot))
 }
 
 fn damaged(file: File, offset: u64, why: Malformed) -> LogError {

@@ -8,10 +8,10 @@
 use std::collections::BTreeSet;
 
 use crate::entry::{Entry, NewServer, Proposal};
-use crate::ids::{DirectoryId, Epoch, MemberId, ShardId, TokenId};
+use crate::ids::{DirectoryId, Epoch, KeyHash, MemberId, ShardId, TokenId};
 use crate::map::{
-    MAX_COPIES, MAX_REMOVED_SERVERS, MAX_REVOKED_CERTIFICATES, MAX_SERVERS, MAX_SETTINGS, MAX_SHARDS, MAX_SPENT_TOKENS,
-    Map, Role, Server, ServerState, Shard, SlotRange, SpentToken, deal_slots,
+    MAX_COPIES, MAX_REMOVED_SERVERS, MAX_SERVERS, MAX_SETTINGS, MAX_SHARDS, MAX_SPENT_TOKENS, Map, Role, Server,
+    ServerState, Shard, SlotRange, SpentToken, deal_slots,
 };
 
 /// What became of an entry.
@@ -53,6 +53,9 @@ pub enum Refusal {
     /// Ask for another token.
     #[error("this token is spent: ask for another one (`ecotone cluster token`)")]
     TokenSpent,
+    /// One that ends no later may have been spent, and was forgotten.
+    #[error("this token is too old: ask for another one (`ecotone cluster token`)")]
+    TokenExpired,
     /// Choose another name.
     #[error("another server has this name: choose another one")]
     NameTaken,
@@ -174,7 +177,7 @@ impl Machine {
     fn change(&mut self, entry: &Entry) -> Result<Outcome, Refusal> {
         match entry {
             Entry::Found { server, authority, with_shard } => self.found(server, authority.as_ref(), *with_shard),
-            Entry::Join { token, token_expires_s, server } => self.join(*token, *token_expires_s, server),
+            Entry::Join { token, token_expires_s, key, server } => self.join(*token, *token_expires_s, *key, server),
             Entry::Announce { member, directory, addresses, zone, features } => {
                 let level = self.map.feature_level;
                 let server = self.server_mut(*member)?;
@@ -207,7 +210,7 @@ impl Machine {
                 };
                 Ok(assign(&mut server.state, state))
             }
-            Entry::Remove { member, force, certificates } => self.remove(*member, *force, certificates),
+            Entry::Remove { member, force } => self.remove(*member, *force),
             Entry::Deal { primaries } => self.deal(primaries),
             Entry::AddCopy { shard, epoch, member } => {
                 self.can_hold(*member)?;
@@ -241,6 +244,15 @@ impl Machine {
                 Ok(Outcome::Changed)
             }
             Entry::Move { shard, epoch, to } => {
+                let is_next = |now: Epoch| epoch.0.checked_add(1) == Some(now.0);
+                if let Some(there) = self.map.shards.get(shard)
+                    && is_next(there.epoch)
+                    && there.primary == Some(*to)
+                    && there.copies == BTreeSet::from([*to])
+                {
+                    // It was moved, and the answer was lost.
+                    return Ok(Outcome::Unchanged);
+                }
                 self.can_hold(*to)?;
                 let Some(shard) = self.shard_at(*shard, *epoch)? else { return self.outdated(*shard) };
                 if shard.copies.len() > 1 {
@@ -255,23 +267,19 @@ impl Machine {
             }
             Entry::Set { name, value } => self.set(name, value.as_ref()),
             Entry::RaiseFeatureLevel { level } => self.raise_feature_level(*level),
-            Entry::Revoke { serial, expires_s } => {
-                if self.map.revoked.contains_key(serial) {
-                    return Ok(Outcome::Unchanged);
-                }
-                full(self.map.revoked.len(), MAX_REVOKED_CERTIFICATES, "revoked certificates")?;
-                self.map.revoked.insert(*serial, *expires_s);
-                Ok(Outcome::Changed)
-            }
             Entry::SetAuthority { authority } => Ok(assign(&mut self.map.authority, Some(authority.clone()))),
             Entry::Prune { now_s } => {
-                let before = (self.map.servers.len(), self.map.spent_tokens.len(), self.map.revoked.len());
-                self.map.spent_tokens.retain(|_, spent| spent.expires_s > *now_s);
-                self.map.revoked.retain(|_, expires_s| *expires_s > *now_s);
-                self.map.servers.retain(|_, server| server.state != ServerState::Removed);
-                let after = (self.map.servers.len(), self.map.spent_tokens.len(), self.map.revoked.len());
+                let map = &mut self.map;
+                let before = (map.servers.len(), map.spent_tokens.len());
+                // Not until `now_s`: a clock that is far ahead must not end tokens that are made later.
+                let over = map.spent_tokens.values().map(|spent| spent.expires_s).filter(|ends| *ends <= *now_s);
+                map.tokens_pruned_until = over.fold(map.tokens_pruned_until, u64::max);
+                map.spent_tokens.retain(|_, spent| spent.expires_s > *now_s);
+                map.servers.retain(|_, server| server.state != ServerState::Removed);
+                let after = (map.servers.len(), map.spent_tokens.len());
                 Ok(if before == after { Outcome::Unchanged } else { Outcome::Changed })
             }
+            Entry::Barrier => Ok(Outcome::Unchanged),
         }
     }
 
@@ -302,12 +310,22 @@ impl Machine {
         Ok(Outcome::Joined(MemberId(1)))
     }
 
-    fn join(&mut self, token: TokenId, expires_s: u64, server: &NewServer) -> Result<Outcome, Refusal> {
+    fn join(&mut self, token: TokenId, expires_s: u64, key: KeyHash, server: &NewServer) -> Result<Outcome, Refusal> {
         if let Some(spent) = self.map.spent_tokens.get(&token).filter(|_| self.rules.spend_tokens) {
-            let again = spent.directory == server.directory && self.map.server(spent.member).is_some();
+            // Only who was let in, and has not begun yet: whoever runs has a certificate.
+            let again = self.map.server(spent.member).is_some_and(|there| {
+                there.state == ServerState::Joining
+                    && there.name == server.name
+                    && there.directory == server.directory
+                    && spent.directory == server.directory
+                    && spent.key == key
+            });
             return if again { Ok(Outcome::Joined(spent.member)) } else { Err(Refusal::TokenSpent) };
         }
         let map = &mut self.map;
+        if expires_s <= map.tokens_pruned_until && self.rules.spend_tokens {
+            return Err(Refusal::TokenExpired);
+        }
         if map.members().any(|(_, there)| there.name == server.name) {
             return Err(Refusal::NameTaken);
         }
@@ -320,17 +338,12 @@ impl Machine {
         full(map.spent_tokens.len(), MAX_SPENT_TOKENS, "spent tokens that have not expired")?;
         let member = MemberId(map.next_member);
         map.next_member += 1;
-        map.spent_tokens.insert(token, SpentToken { member, directory: server.directory, expires_s });
+        map.spent_tokens.insert(token, SpentToken { member, directory: server.directory, key, expires_s });
         map.servers.insert(member, server.in_state(ServerState::Joining));
         Ok(Outcome::Joined(member))
     }
 
-    fn remove(
-        &mut self,
-        member: MemberId,
-        force: bool,
-        certificates: &[(crate::ids::CertificateSerial, u64)],
-    ) -> Result<Outcome, Refusal> {
+    fn remove(&mut self, member: MemberId, force: bool) -> Result<Outcome, Refusal> {
         if self.map.is_removed(member) {
             return Ok(Outcome::Unchanged);
         }
@@ -344,14 +357,9 @@ impl Machine {
         if let Some((id, _)) = map.shards.iter().find(|(_, shard)| needs(shard)).filter(|_| !force) {
             return Err(Refusal::LastCopy(member, *id));
         }
-        let new = certificates.iter().filter(|(serial, _)| !map.revoked.contains_key(serial)).count();
-        if map.revoked.len() + new > MAX_REVOKED_CERTIFICATES {
-            return Err(Refusal::Full { what: "revoked certificates", limit: MAX_REVOKED_CERTIFICATES });
-        }
         let removed = map.servers.len() - map.members().count();
         full(removed, MAX_REMOVED_SERVERS, "removed servers that are remembered")?;
 
-        map.revoked.extend(certificates.iter().copied());
         for shard in map.shards.values_mut() {
             shard.copies.remove(&member);
             if shard.in_sync.remove(&member) {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ecotone_types::ServerId;
 
 use crate::codec::{Malformed, Problem, Reader, Writer, seal, unseal};
-use crate::ids::{CertificateSerial, DirectoryId, Epoch, FederationId, MemberId, ShardId, TokenId};
+use crate::ids::{DirectoryId, Epoch, FederationId, HistoryId, KeyHash, MemberId, ShardId, TokenId};
 
 /// The slots that keys fall into, as Redis has them.
 pub const SLOTS: u16 = 16_384;
@@ -38,8 +38,6 @@ pub const MAX_SETTING_NAME_BYTES: usize = 64;
 pub const MAX_SETTING_VALUE_BYTES: usize = 4_096;
 /// Spent tokens that have not expired.
 pub const MAX_SPENT_TOKENS: usize = 4_096;
-/// Revoked certificates that have not expired.
-pub const MAX_REVOKED_CERTIFICATES: usize = 16_384;
 /// The sealed key of the certificate authority.
 pub const MAX_AUTHORITY_BYTES: usize = 16_384;
 /// A map, encoded.
@@ -56,6 +54,9 @@ pub struct Map {
     /// How often its log was begun anew by force, or from an export. Servers of another generation
     /// do not speak with each other.
     pub generation: u64,
+    /// Which history of that generation this is: that of the federation itself until its log is begun
+    /// anew.
+    pub history: HistoryId,
     /// The index of the last entry that changed something.
     pub version: u64,
     /// What all servers may do: see [`Features`].
@@ -72,8 +73,9 @@ pub struct Map {
     pub settings: BTreeMap<String, String>,
     /// Tokens that a server has joined with.
     pub spent_tokens: BTreeMap<TokenId, SpentToken>,
-    /// Certificates that are refused before they end, and when they end (seconds since 1970).
-    pub revoked: BTreeMap<CertificateSerial, u64>,
+    /// The latest end of a spent token that was forgotten (seconds since 1970): none that ends by
+    /// then is taken any more, whatever a clock says.
+    pub tokens_pruned_until: u64,
     /// The key of the certificate authority, sealed: nothing here can open it.
     pub authority: Option<Vec<u8>>,
 }
@@ -177,6 +179,8 @@ pub struct SpentToken {
     pub member: MemberId,
     /// Its directory: the same server may ask again, when the answer was lost.
     pub directory: DirectoryId,
+    /// Its key.
+    pub key: KeyHash,
     /// When the token would have expired (seconds since 1970).
     pub expires_s: u64,
 }
@@ -187,6 +191,7 @@ impl Map {
         Self {
             federation,
             generation: 1,
+            history: HistoryId(federation.0),
             version: 0,
             feature_level: 1,
             next_member: 1,
@@ -195,7 +200,7 @@ impl Map {
             shards: BTreeMap::new(),
             settings: BTreeMap::new(),
             spent_tokens: BTreeMap::new(),
-            revoked: BTreeMap::new(),
+            tokens_pruned_until: 0,
             authority: None,
         }
     }
@@ -228,6 +233,7 @@ impl Map {
         let mut w = Writer::new();
         w.raw(&self.federation.0);
         w.number(self.generation);
+        w.raw(&self.history.0);
         w.number(self.version);
         w.number(u64::from(self.feature_level));
         w.number(self.next_member);
@@ -252,13 +258,10 @@ impl Map {
             w.raw(&token.0);
             w.number(spent.member.0);
             w.raw(&spent.directory.0);
+            w.raw(&spent.key.0);
             w.number(spent.expires_s);
         }
-        w.count(self.revoked.len());
-        for (serial, expires_s) in &self.revoked {
-            w.raw(&serial.0);
-            w.number(*expires_s);
-        }
+        w.number(self.tokens_pruned_until);
         w.flag(self.authority.is_some());
         w.bytes(self.authority.as_deref().unwrap_or_default());
         seal(MAGIC, VERSION, &w.done())
@@ -277,6 +280,7 @@ impl Map {
         let mut r = Reader::new(unseal(MAGIC, VERSION, bytes, WHAT)?, WHAT);
         let mut map = Self::new(FederationId(r.array()?));
         map.generation = r.number()?;
+        map.history = HistoryId(r.array()?);
         map.version = r.number()?;
         map.feature_level = r.small()?;
         map.next_member = r.number()?;
@@ -301,15 +305,12 @@ impl Map {
             let spent = SpentToken {
                 member: MemberId(r.number()?),
                 directory: DirectoryId(r.array()?),
+                key: KeyHash(r.array()?),
                 expires_s: r.number()?,
             };
             ascending(&mut map.spent_tokens, token, spent).ok_or_else(|| r.wrong(Problem::Text))?;
         }
-        for _ in 0..r.count(MAX_REVOKED_CERTIFICATES)? {
-            let serial = CertificateSerial(r.array()?);
-            let expires_s = r.number()?;
-            ascending(&mut map.revoked, serial, expires_s).ok_or_else(|| r.wrong(Problem::Text))?;
-        }
+        map.tokens_pruned_until = r.number()?;
         let has_authority = r.flag()?;
         let authority = r.bytes(MAX_AUTHORITY_BYTES)?;
         if !has_authority && !authority.is_empty() {

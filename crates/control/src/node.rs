@@ -8,8 +8,9 @@
 //! Voters come and go by themselves, while this server leads: see [`crate::voters`]. Every other
 //! server that is not removed learns.
 //!
-//! Invariants: a message counts only if it comes from whom it names, is of this generation, and not
-//! from a removed server; an entry is proposed only if every server can read it; after the same
+//! Invariants: a message counts only if it comes from whom it names, is of this generation and
+//! history, not from a removed server, and not what would make raft panic; what a leader says only
+//! from a voter, as far as this server knows; an entry is proposed only if every server can read it; after the same
 //! events, two nodes of the same seed have given the same commands.
 //!
 //! Failure modes: [`Node::handle`] fails when the log holds what this build cannot read, or another
@@ -30,8 +31,8 @@ use crate::codec::Malformed;
 use crate::entries::Entries;
 use crate::entry::{Entry, Proposal};
 use crate::error::Error;
-use crate::ids::MemberId;
-use crate::log::{Content, Records};
+use crate::ids::{FederationId, HistoryId, MemberId};
+use crate::log::{Content, Identity, Records};
 use crate::machine::{Machine, Outcome, Rules};
 use crate::map::Map;
 use crate::{voters, wire};
@@ -75,6 +76,12 @@ const MAX_UNCOMMITTED_BYTES: u64 = 8 << 20;
 const MAX_MESSAGE_BYTES: u64 = 64 << 10;
 /// Messages to a server that are not answered.
 const MAX_INFLIGHT_MESSAGES: usize = 64;
+/// Generations that a message may be ahead: as often as a federation was begun anew while a server
+/// was off.
+pub const MAX_GENERATION_STEP: u64 = 16;
+/// Terms that a message may be ahead: more elections than there are while a server is off, and few
+/// enough that terms never come to their end.
+pub const MAX_TERM_STEP: u64 = 1 << 32;
 
 /// What a node is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -155,9 +162,19 @@ pub enum Command {
         /// In which term.
         term: u64,
     },
-    /// The federation was begun anew by force: see [`crate::log::begin_generation`]. This node
-    /// takes no further part.
-    NewGeneration(u64),
+    /// The federation was begun anew by force, and its leader has sent a snapshot, which is checked:
+    /// see [`crate::log::begin_generation`]. This node takes no further part; the one that goes on
+    /// with the new log is to be told the message again, to answer it.
+    NewGeneration {
+        /// Who this server is in the new generation.
+        identity: Identity,
+        /// What it begins with.
+        snapshot: Box<Snapshot>,
+        /// Who sent it.
+        from: MemberId,
+        /// The message.
+        bytes: Vec<u8>,
+    },
 }
 
 /// Why a proposal cannot be decided here.
@@ -178,6 +195,18 @@ pub enum NotProposed {
     /// Drain it first; it loses its vote within seconds.
     #[error("{0} still votes: drain it first, or use force")]
     StillVotes(MemberId),
+    /// Drain it first; another leads then.
+    #[error("{0} leads the federation: drain it first, also to remove it by force")]
+    Leads(MemberId),
+    /// Nothing could be decided any more.
+    #[error(
+        "without {0} the voters that are heard are no majority, and nothing could be decided any more: start the \
+         others first, or drain it"
+    )]
+    LeavesNoMajority(MemberId),
+    /// The control plane of this server does not run.
+    #[error("this server takes no part in the control plane now: {0}")]
+    Stopped(String),
     /// It breaks a limit.
     #[error(transparent)]
     Invalid(#[from] Malformed),
@@ -188,7 +217,8 @@ pub struct Node {
     raw: RawNode<Entries>,
     machine: Machine,
     member: MemberId,
-    generation: u64,
+    federation: FederationId,
+    identity: Identity,
     /// Who votes and who learns, as of the last applied entry.
     configuration: ConfState,
     timeouts: Timeouts,
@@ -200,6 +230,12 @@ pub struct Node {
     /// Learners a snapshot was sent to, and when.
     snapshots: BTreeMap<MemberId, u64>,
     last_leader: (Option<MemberId>, u64),
+    /// When a message of the leader came last.
+    leader_contact: u64,
+    /// Removals of voters that are on their way, by index.
+    removals: BTreeMap<u64, MemberId>,
+    /// Who has last spoken of this generation, and of another history.
+    other_history: Option<MemberId>,
     refused_messages: u64,
     /// Entries after which the log is compacted, and how many stay.
     compaction: (usize, u64),
@@ -241,14 +277,18 @@ impl Node {
     /// # Errors
     /// When the log holds what this build cannot read.
     pub fn new(content: Content, seed: u64) -> Result<Self, Error> {
-        let Content { identity, snapshot, base, entries, hard_state, .. } = content;
+        let Content { mut identity, snapshot, base, entries, hard_state, .. } = content;
         let metadata = snapshot.get_metadata();
         let (index, configuration) = (metadata.index, metadata.get_conf_state().clone());
         let map = if index == 0 {
-            Map { generation: identity.generation, ..Map::new(identity.federation) }
+            let Identity { federation, generation, history, .. } = identity;
+            Map { generation, history, ..Map::new(federation) }
         } else {
             Map::decode(&snapshot.data).map_err(Error::Map)?
         };
+        if index != 0 {
+            identity.history = map.history;
+        }
         let mut timeouts = Timeouts::new(seed);
         let config = Config {
             id: identity.member.0,
@@ -273,7 +313,8 @@ impl Node {
             raw,
             machine: Machine::new(map, index),
             member: identity.member,
-            generation: identity.generation,
+            federation: identity.federation,
+            identity,
             configuration,
             timeouts,
             ticks: 0,
@@ -282,6 +323,9 @@ impl Node {
             unpersisted: VecDeque::new(),
             snapshots: BTreeMap::new(),
             last_leader: (None, 0),
+            leader_contact: 0,
+            removals: BTreeMap::new(),
+            other_history: None,
             refused_messages: 0,
             compaction: (COMPACT_ENTRIES, KEEP_ENTRIES),
             is_over: false,
@@ -299,7 +343,7 @@ impl Node {
         let mut has_campaigned = false;
         match event {
             Event::Tick => has_campaigned = self.tick(),
-            Event::Receive { from, bytes } => self.receive(from, &bytes, commands),
+            Event::Receive { from, bytes } => self.receive(from, bytes, commands),
             Event::Propose { id, proposal } => {
                 if let Err(why) = self.propose(id, &proposal) {
                     commands.push(Command::NotProposed { id, why });
@@ -353,9 +397,17 @@ impl Node {
         self.raw.raft.state == StateRole::Leader
     }
 
-    /// Who leads, as far as this server knows.
+    /// Who leads, as far as this server knows. One that learns elects nobody, and would know the last
+    /// one for ever.
     pub fn leader(&self) -> Option<MemberId> {
-        Some(MemberId(self.raw.raft.leader_id)).filter(|leader| leader.0 != 0)
+        let is_present = self.leads() || self.ticks - self.leader_contact <= MAX_ELECTION_TICKS as u64;
+        Some(MemberId(self.raw.raft.leader_id)).filter(|leader| leader.0 != 0 && is_present)
+    }
+
+    /// Who has last spoken of this generation, and of another history of it: two servers have begun
+    /// the federation anew, each by itself.
+    pub fn other_history(&self) -> Option<MemberId> {
+        self.other_history
     }
 
     /// The term.
@@ -427,25 +479,168 @@ impl Node {
         has_campaigned
     }
 
-    fn receive(&mut self, from: MemberId, bytes: &[u8], commands: &mut Vec<Command>) {
-        let Ok((generation, message)) = wire::decode_message(bytes) else {
-            self.refused_messages += 1;
-            return;
-        };
-        if generation > self.generation {
-            self.is_over = true;
-            commands.push(Command::NewGeneration(generation));
-            return;
+    fn receive(&mut self, from: MemberId, bytes: Vec<u8>, commands: &mut Vec<Command>) {
+        let taken = self.take(from, bytes, commands);
+        self.refused_messages += u64::from(taken.is_none());
+    }
+
+    /// Takes a message, unless it is to be refused.
+    fn take(&mut self, from: MemberId, bytes: Vec<u8>, commands: &mut Vec<Command>) -> Option<()> {
+        let ((generation, history), message) = wire::decode_message(&bytes).ok()?;
+        let is_to_us = message.from == from.0 && message.to == self.member.0;
+        if !is_to_us || self.map().is_removed(from) || generation < self.identity.generation {
+            return None;
         }
-        let is_ours = message.from == from.0 && message.to == self.member.0 && generation == self.generation;
-        if !is_ours || self.map().is_removed(from) {
-            self.refused_messages += 1;
-            return;
+        if generation > self.identity.generation {
+            return self.take_new_generation((generation, history), from, bytes, &message, commands);
+        }
+        if history != self.identity.history {
+            if self.identity.history != HistoryId::UNKNOWN {
+                self.other_history = Some(from);
+                return None;
+            }
+            if !is_of_leader(&message) {
+                return None;
+            }
+            self.identity.history = history;
+        }
+        let raft = &self.raw.raft;
+        let last = raft.raft_log.last_index();
+        let is_term = message.term != 0 && message.term <= raft.term.saturating_add(MAX_TERM_STEP);
+        // Nothing here sets these.
+        if !is_term || message.priority != 0 || message.request_snapshot != 0 {
+            return None;
+        }
+        match message.get_msg_type() {
+            MessageType::MsgAppendResponse if message.index > last => return None,
+            MessageType::MsgHeartbeat if message.commit > last => return None,
+            MessageType::MsgAppend if !are_in_order(&message) => return None,
+            MessageType::MsgSnapshot => drop(self.checked_snapshot((generation, history), &message)?),
+            _ => {}
+        }
+        if is_of_leader(&message) && !self.configuration.voters.is_empty() && !self.voters().contains(&from) {
+            // All voters may have changed while this server was off: a snapshot will say so. But not
+            // while one is heard that leads by what this server knows.
+            if self.leader().is_some() || message.get_msg_type() == MessageType::MsgTimeoutNow {
+                return None;
+            }
+            if message.get_msg_type() != MessageType::MsgSnapshot {
+                commands.extend(self.ask_for_snapshot((generation, history), &message));
+                return Some(());
+            }
         }
         self.presence.note(from, self.ticks);
         // Refused are answers to a leader that it is no more, or of a server that it does not know
         // yet; both come again if they matter.
         let _ = self.raw.step(message);
+        if self.raw.raft.leader_id == from.0 {
+            self.leader_contact = self.ticks;
+        }
+        Some(())
+    }
+
+    /// What a later generation says. It has this server as one that knows nothing: nothing is given
+    /// up here before its snapshot has come and is found to be right.
+    fn take_new_generation(
+        &mut self,
+        of: (u64, HistoryId),
+        from: MemberId,
+        bytes: Vec<u8>,
+        message: &Message,
+        commands: &mut Vec<Command>,
+    ) -> Option<()> {
+        if of.0 - self.identity.generation > MAX_GENERATION_STEP || message.term == 0 {
+            return None;
+        }
+        if message.get_msg_type() != MessageType::MsgSnapshot {
+            commands.push(self.ask_for_snapshot(of, message)?);
+            return Some(());
+        }
+        let map = self.checked_snapshot(of, message)?;
+        map.server(self.member)?;
+        self.is_over = true;
+        let identity = Identity { generation: of.0, history: of.1, ..self.identity };
+        let snapshot = Box::new(message.get_snapshot().clone());
+        commands.push(Command::NewGeneration { identity, snapshot, from, bytes });
+        Some(())
+    }
+
+    /// Answers a leader so that it sends its snapshot: as a server does that has nothing. Promises
+    /// nothing.
+    fn ask_for_snapshot(&self, of: (u64, HistoryId), to: &Message) -> Option<Command> {
+        let mut answer = Message { to: to.from, from: self.member.0, term: to.term, ..Message::default() };
+        match to.get_msg_type() {
+            MessageType::MsgAppend => {
+                answer.set_msg_type(MessageType::MsgAppendResponse);
+                (answer.index, answer.reject) = (to.index, true);
+            }
+            MessageType::MsgHeartbeat => answer.set_msg_type(MessageType::MsgHeartbeatResponse),
+            _ => return None,
+        }
+        let bytes = wire::encode_message(of, &answer)?;
+        Some(Command::Send { to: MemberId(to.from), bytes })
+    }
+
+    /// The map of a snapshot that this server can begin with, sent by one of its voters.
+    fn checked_snapshot(&self, (generation, history): (u64, HistoryId), message: &Message) -> Option<Map> {
+        let snapshot = message.get_snapshot();
+        let metadata = snapshot.get_metadata();
+        let configuration = metadata.get_conf_state();
+        let (voters, outgoing) = (unique(&configuration.voters)?, unique(&configuration.voters_outgoing)?);
+        let (learners, next) = (unique(&configuration.learners)?, unique(&configuration.learners_next)?);
+        let (is_voter, learns) =
+            (|member: u64| voters.contains(&member) || outgoing.contains(&member), |member| learners.contains(&member));
+        let is_configuration = !voters.is_empty()
+            && is_voter(message.from)
+            && (is_voter(self.member.0) || learns(self.member.0))
+            && !learners.iter().any(|member| is_voter(*member))
+            && next.is_subset(&outgoing)
+            && next.is_disjoint(&voters);
+        let is_place = metadata.index > 0 && (1..=message.term).contains(&metadata.term);
+        if !is_configuration || !is_place {
+            return None;
+        }
+        let map = Map::decode(&snapshot.data).ok()?;
+        let is_ours = map.federation == self.federation && (map.generation, map.history) == (generation, history);
+        is_ours.then_some(map)
+    }
+
+    /// Whether the federation can go on without this server, which is to be removed.
+    fn check_removal(&self, member: MemberId, force: bool) -> Result<(), NotProposed> {
+        let map = self.map();
+        // The last server is refused with better words.
+        if map.is_removed(member) || map.members().count() == 1 {
+            return Ok(());
+        }
+        if member == self.member {
+            return Err(NotProposed::Leads(member));
+        }
+        if !self.voters().contains(&member) {
+            return Ok(());
+        }
+        if !force {
+            return Err(NotProposed::StillVotes(member));
+        }
+        // Entries of former leaders may remove somebody as well. Who leads since a moment ago has
+        // heard nobody.
+        let log = &self.raw.raft.raft_log;
+        let is_settled = self.raw.raft.commit_to_current_term()
+            && self.machine.applied() == log.committed
+            && self.removals.is_empty()
+            && !self.is_joint()
+            && self.ticks - self.presence.leads_since > SILENCE_TICKS;
+        if !is_settled || self.voters().iter().any(|voter| map.is_removed(*voter)) {
+            return Err(NotProposed::Busy);
+        }
+        let is_present = |voter: &&u64| {
+            let voter = MemberId(**voter);
+            voter != member && (voter == self.member || self.presence.is_in_touch(voter, self.ticks))
+        };
+        let voters = &self.configuration.voters;
+        if voters.iter().filter(is_present).count() * 2 <= voters.len() {
+            return Err(NotProposed::LeavesNoMajority(member));
+        }
+        Ok(())
     }
 
     fn propose(&mut self, id: u64, proposal: &Proposal) -> Result<(), NotProposed> {
@@ -455,17 +650,18 @@ impl Node {
         let bytes = proposal.encode();
         // What cannot be read again would stop every server.
         Proposal::decode(&bytes)?;
-        match proposal.entry {
-            Entry::Remove { member, force: false, .. } if self.voters().contains(&member) => {
-                return Err(NotProposed::StillVotes(member));
-            }
-            _ => {}
+        if let Entry::Remove { member, force } = proposal.entry {
+            self.check_removal(member, force)?;
         }
         if self.pending.len() >= MAX_PENDING_PROPOSALS {
             return Err(NotProposed::Busy);
         }
         self.raw.propose(Vec::new(), bytes).map_err(|_| NotProposed::Busy)?;
-        self.pending.insert(self.raw.raft.raft_log.last_index(), (self.term(), id));
+        let index = self.raw.raft.raft_log.last_index();
+        self.pending.insert(index, (self.term(), id));
+        if let Entry::Remove { member, .. } = proposal.entry {
+            self.removals.insert(index, member);
+        }
         Ok(())
     }
 
@@ -473,7 +669,7 @@ impl Node {
     fn step(&mut self, commands: &mut Vec<Command>) -> Result<(), Error> {
         let mut ready = self.raw.ready();
         self.send(ready.take_messages(), commands);
-        let mut records = Records { sync: ready.must_sync(), ..Records::default() };
+        let mut records = Records::new(self.identity.history, ready.must_sync());
         if !ready.snapshot().is_empty() {
             let snapshot = ready.snapshot().clone();
             self.install(snapshot.clone(), commands)?;
@@ -541,7 +737,8 @@ impl Node {
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 self.snapshots.insert(to, self.ticks);
             }
-            let bytes = wire::encode_message(self.generation, &message);
+            let of = (self.identity.generation, self.identity.history);
+            let bytes = wire::encode_message(of, &message);
             commands.extend(bytes.map(|bytes| Command::Send { to, bytes }));
         }
     }
@@ -565,6 +762,7 @@ impl Node {
         let mut has_changed_voters = false;
         for entry in committed {
             let index = entry.index;
+            self.removals.remove(&index);
             let mut outcome = None;
             match entry.get_entry_type() {
                 EntryType::EntryNormal if entry.data.is_empty() => self.machine.skip(index),
@@ -625,7 +823,7 @@ impl Node {
             base: store.base(),
             hard_state: Some(store.hard_state().clone()),
             entries: store.all().to_vec(),
-            sync: true,
+            ..Records::new(self.identity.history, true)
         }));
     }
 
@@ -635,6 +833,7 @@ impl Node {
             return;
         }
         self.last_leader = now;
+        self.removals.clear();
         self.presence = Presence { leads_since: self.ticks, ..Presence::default() };
         let (leader, term) = now;
         commands.push(Command::Leader { leader, term });
@@ -753,6 +952,40 @@ impl Node {
         changes
     }
 }
+
+/// Whether only a leader says this.
+fn is_of_leader(message: &Message) -> bool {
+    matches!(
+        message.get_msg_type(),
+        MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot | MessageType::MsgTimeoutNow
+    )
+}
+
+/// Whether entries follow each other, and what is before them, in terms up to the message's.
+fn are_in_order(message: &Message) -> bool {
+    let (mut index, mut term) = (message.index, message.log_term);
+    let follow = message.get_entries().iter().all(|entry| {
+        let follows = index.checked_add(1) == Some(entry.index) && term <= entry.term;
+        (index, term) = (entry.index, entry.term);
+        follows
+    });
+    follow && term <= message.term
+}
+
+/// Members of a configuration of raft, if none is there twice.
+fn unique(members: &[u64]) -> Option<BTreeSet<u64>> {
+    let all: BTreeSet<u64> = members.iter().copied().filter(|member| *member != 0).collect();
+    (all.len() == members.len()).then_some(all)
+}
+
+/// Whether these bytes may be a message of another server: only snapshots are large. Whoever gives
+/// messages to a node keeps so much of them at most.
+pub fn may_be_message(bytes: &[u8]) -> bool {
+    wire::has_a_length_to_be(bytes)
+}
+
+/// The longest message.
+pub const MAX_RECEIVED_BYTES: usize = wire::MAX_LARGE_MESSAGE_BYTES;
 
 /// Several changes at once go through joint consensus. Whoever leads then proposes to leave it:
 /// raft's own way forgets to, where the leader changes in between.

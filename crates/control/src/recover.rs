@@ -3,13 +3,16 @@
 //! Each begins at index 1 or behind what was there, with one voter. By force, and from an export,
 //! the generation rises: servers of the old one do not speak with the new, and whatever most of the
 //! old voters had agreed on that this server has not heard is lost. The others, when the new
-//! leader speaks to them, give up their log and learn ([`crate::node::Command::NewGeneration`]); so
+//! leader speaks to them, ask for its snapshot, check it, keep their old log aside and learn
+//! ([`crate::node::Command::NewGeneration`]); so
 //! the old voters must not decide anything any more when this is done, and cannot afterwards,
 //! where one of them has heard of it.
 //!
 //! Numbers that lost entries have given must not be given again: there are certificates of servers,
 //! and folders of shards, that name them. So a new generation leaves out [`SKIPPED_NUMBERS`]. Whom a
-//! lost entry let in is refused from then on, as if it were removed, and joins anew. Tokens that
+//! lost entry let in is refused from then on, as if it were removed, and joins anew. Where two servers
+//! begin anew, each by itself, the generation is the same and the history is not, which is drawn at
+//! random: neither takes what the other says. Tokens that
 //! lost entries have spent are good again for the rest of their hour.
 
 use raft::eraftpb::Snapshot;
@@ -17,8 +20,8 @@ use raft::eraftpb::Snapshot;
 use crate::codec::Malformed;
 use crate::entry::Proposal;
 use crate::error::Error;
-use crate::ids::{FederationId, MemberId};
-use crate::log::Content;
+use crate::ids::{FederationId, HistoryId, MemberId};
+use crate::log::{Content, Identity};
 use crate::machine::Machine;
 use crate::map::Map;
 
@@ -40,7 +43,8 @@ pub fn found(federation: FederationId) -> Snapshot {
 pub fn replay(content: &Content) -> Result<(Map, u64), Error> {
     let metadata = content.snapshot.get_metadata();
     let map = if metadata.index == 0 {
-        Map { generation: content.identity.generation, ..Map::new(content.identity.federation) }
+        let Identity { federation, generation, history, .. } = content.identity;
+        Map { generation, history, ..Map::new(federation) }
     } else {
         Map::decode(&content.snapshot.data).map_err(Error::Map)?
     };
@@ -59,21 +63,23 @@ pub fn replay(content: &Content) -> Result<(Map, u64), Error> {
 }
 
 /// The beginning of a new generation, with `member` as its only voter: of what [`replay`] found
-/// there, or of an exported map (`last_index` 0).
+/// there, or of an exported map (`last_index` 0). `history` is drawn at random.
 ///
 /// # Errors
 /// When `member` is not in the map, or removed, or no numbers are left.
-pub fn force_new(map: &Map, last_index: u64, content: &Content) -> Result<Snapshot, CannotBegin> {
+pub fn force_new(map: &Map, last_index: u64, content: &Content, history: HistoryId) -> Result<Snapshot, CannotBegin> {
     let member = content.identity.member;
     if map.server(member).is_none() {
         return Err(CannotBegin::NotAMember(member));
     }
     let next_member = map.next_member.checked_add(u64::from(SKIPPED_NUMBERS)).ok_or(CannotBegin::NoNumbers)?;
     let next_shard = map.next_shard.checked_add(SKIPPED_NUMBERS).ok_or(CannotBegin::NoNumbers)?;
-    let generation = map.generation.max(content.identity.generation) + 1;
-    let index = last_index.max(map.version) + 1;
-    let map = Map { generation, version: index, next_member, next_shard, ..map.clone() };
-    Ok(begin(&map, member, index, content.hard_state.term + 1))
+    let after = |number: u64| number.checked_add(1).ok_or(CannotBegin::NoNumbers);
+    let generation = after(map.generation.max(content.identity.generation))?;
+    let index = after(last_index.max(map.version))?;
+    let term = after(content.hard_state.term)?;
+    let map = Map { generation, history, version: index, next_member, next_shard, ..map.clone() };
+    Ok(begin(&map, member, index, term))
 }
 
 /// Why no new generation begins here.
@@ -87,12 +93,13 @@ pub enum CannotBegin {
     NoNumbers,
 }
 
-/// The generation that a snapshot of [`force_new`] begins.
+/// Who a server is that begins the generation of this snapshot, and was `before`.
 ///
 /// # Errors
 /// When its map cannot be read.
-pub fn generation(snapshot: &Snapshot) -> Result<u64, Malformed> {
-    Map::decode(&snapshot.data).map(|map| map.generation)
+pub fn identity(before: &Identity, snapshot: &Snapshot) -> Result<Identity, Malformed> {
+    let map = Map::decode(&snapshot.data)?;
+    Ok(Identity { generation: map.generation, history: map.history, ..*before })
 }
 
 fn begin(map: &Map, voter: MemberId, index: u64, term: u64) -> Snapshot {

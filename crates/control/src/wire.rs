@@ -1,6 +1,6 @@
 //! Raft's messages between servers as bytes. Raft has a codec of its own, protobuf 2, which follows
 //! nested groups without a limit (RUSTSEC-2024-0437); this one is bounded and strict, and nothing
-//! that another server sent is read by the other. A heartbeat is 20 bytes by it: servers that are
+//! that another server sent is read by the other. A heartbeat is 28 bytes by it: servers that are
 //! idle speak all the time.
 
 use raft::eraftpb::{
@@ -10,6 +10,7 @@ use raft::eraftpb::{
 
 use crate::codec::{Malformed, Problem, Reader, Writer};
 use crate::entry::MAX_ENTRY_BYTES;
+use crate::ids::HistoryId;
 use crate::map::{MAX_MAP_BYTES, MAX_REMOVED_SERVERS, MAX_SERVERS};
 
 /// Entries in a message.
@@ -19,6 +20,10 @@ const MAX_CONTEXT_BYTES: usize = 256;
 /// Servers in a configuration of Raft.
 const MAX_CONFIGURATION: usize = MAX_SERVERS + MAX_REMOVED_SERVERS;
 const VERSION: u8 = 1;
+/// The longest message that is no snapshot: entries of one message, or a single one.
+pub const MAX_SMALL_MESSAGE_BYTES: usize = 256 << 10;
+/// The longest of all: a snapshot, with what is around the map.
+pub const MAX_LARGE_MESSAGE_BYTES: usize = MAX_MAP_BYTES + (256 << 10);
 
 /// What servers say to each other, at the place of its number.
 const MESSAGES: [MessageType; 10] = [
@@ -36,12 +41,14 @@ const MESSAGES: [MessageType; 10] = [
 
 const ENTRIES: [EntryType; 3] = [EntryType::EntryNormal, EntryType::EntryConfChange, EntryType::EntryConfChangeV2];
 
-/// A message as bytes, for servers of the same `generation`; none for one that goes to no server.
-pub(crate) fn encode_message(generation: u64, m: &Message) -> Option<Vec<u8>> {
+/// A message as bytes, for servers of the same generation and history; none for one that goes to no
+/// server.
+pub(crate) fn encode_message((generation, history): (u64, HistoryId), m: &Message) -> Option<Vec<u8>> {
     let kind = MESSAGES.iter().position(|kind| *kind == m.get_msg_type())?;
     let mut w = Writer::new();
     w.byte(VERSION);
     w.number(generation);
+    w.raw(&history.0);
     w.byte(kind as u8);
     w.number(m.to);
     w.number(m.from);
@@ -66,16 +73,30 @@ pub(crate) fn encode_message(generation: u64, m: &Message) -> Option<Vec<u8>> {
     Some(w.done())
 }
 
-/// Reads a message, and the generation of its sender.
-pub(crate) fn decode_message(bytes: &[u8]) -> Result<(u64, Message), Malformed> {
-    let mut r = Reader::new(bytes, "message of a server");
+/// Generation and history of the sender, and what kind of message it is.
+fn decode_head(r: &mut Reader<'_>) -> Result<((u64, HistoryId), MessageType), Malformed> {
     let version = r.byte()?;
     if version != VERSION {
         return Err(r.wrong(Problem::Version(u64::from(version))));
     }
-    let generation = r.number()?;
+    Ok(((r.number()?, HistoryId(r.array()?)), kind(&MESSAGES, r)?))
+}
+
+/// Whether these bytes may be a message: all but snapshots are small.
+pub(crate) fn has_a_length_to_be(bytes: &[u8]) -> bool {
+    let is_snapshot = || {
+        let head = decode_head(&mut Reader::new(bytes, "message of a server"));
+        head.is_ok_and(|(_, kind)| kind == MessageType::MsgSnapshot)
+    };
+    bytes.len() <= MAX_SMALL_MESSAGE_BYTES || bytes.len() <= MAX_LARGE_MESSAGE_BYTES && is_snapshot()
+}
+
+/// Reads a message, and the generation and history of its sender.
+pub(crate) fn decode_message(bytes: &[u8]) -> Result<((u64, HistoryId), Message), Malformed> {
+    let mut r = Reader::new(bytes, "message of a server");
+    let (of, kind) = decode_head(&mut r)?;
     let mut m = Message::default();
-    m.set_msg_type(kind(&MESSAGES, &mut r)?);
+    m.set_msg_type(kind);
     m.to = r.number()?;
     m.from = r.number()?;
     m.term = r.number()?;
@@ -96,7 +117,7 @@ pub(crate) fn decode_message(bytes: &[u8]) -> Result<(u64, Message), Malformed> 
         m.set_snapshot(decode_snapshot(&mut r)?);
     }
     r.end()?;
-    Ok((generation, m))
+    Ok((of, m))
 }
 
 fn kind<T: Copy>(kinds: &[T], r: &mut Reader<'_>) -> Result<T, Malformed> {
@@ -232,8 +253,9 @@ mod tests {
         message.mut_entries().push(entry());
         message.mut_snapshot().data = vec![4; 100].into();
         message.mut_snapshot().mut_metadata().mut_conf_state().voters = vec![1, 2, 3];
-        let bytes = encode_message(5, &message).unwrap();
-        assert_eq!(decode_message(&bytes), Ok((5, message)));
+        let of = (5, HistoryId([6; 8]));
+        let bytes = encode_message(of, &message).unwrap();
+        assert_eq!(decode_message(&bytes), Ok((of, message)));
         for cut in 0..bytes.len() {
             assert!(decode_message(&bytes[..cut]).is_err(), "cut to {cut}");
         }
@@ -244,8 +266,8 @@ mod tests {
         let mut message = Message::default();
         message.set_msg_type(MessageType::MsgHeartbeat);
         (message.to, message.from, message.term, message.commit) = (200, 100, 1_000, 1_000_000);
-        let bytes = encode_message(1, &message).unwrap().len();
-        assert!(bytes <= 24, "{bytes} bytes");
+        let bytes = encode_message((1, HistoryId([1; 8])), &message).unwrap().len();
+        assert!(bytes <= 32, "{bytes} bytes");
     }
 
     proptest! {
@@ -255,16 +277,16 @@ mod tests {
         }
 
         #[test]
-        fn a_mutated_message_is_read_as_what_it_says(at in 0..60_usize, byte in any::<u8>()) {
+        fn a_mutated_message_is_read_as_what_it_says(at in 0..70_usize, byte in any::<u8>()) {
             let mut message = Message::default();
             message.set_msg_type(MessageType::MsgAppend);
             message.mut_entries().push(entry());
-            let mut bytes = encode_message(5, &message).unwrap();
+            let mut bytes = encode_message((5, HistoryId([6; 8])), &message).unwrap();
             if let Some(place) = bytes.get_mut(at) {
                 *place = byte;
             }
-            if let Ok((generation, read)) = decode_message(&bytes) {
-                prop_assert_eq!(encode_message(generation, &read), Some(bytes));
+            if let Ok((of, read)) = decode_message(&bytes) {
+                prop_assert_eq!(encode_message(of, &read), Some(bytes));
             }
         }
     }

@@ -3,7 +3,8 @@
 use ecotone_types::ServerId;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
+    SerialNumber,
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
@@ -12,6 +13,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::names::{FederationId, MemberId, dns_name, random};
 use crate::renewal::{BACKDATED_S, LIFETIME_S};
+use crate::token::Hash;
 
 /// How PEM calls a private key.
 pub(crate) const KEY_TAG: &str = "PRIVATE KEY";
@@ -80,6 +82,15 @@ impl Requested {
 /// [`Error::Certificate`] says why not.
 pub fn check_request(request: &[u8]) -> Result<()> {
     Requested::read(request).map(drop)
+}
+
+/// The SHA-256 of the key that a request is for. Who asks again shows the same one.
+///
+/// # Errors
+/// [`Error::Certificate`] for a request that is none.
+pub fn requested_key(request: &[u8]) -> Result<[u8; 32]> {
+    let requested = Requested::read(request)?;
+    Ok(Hash::of(&requested.0.public_key.subject_public_key_info()).bytes())
 }
 
 fn time(at: Timestamp) -> Result<OffsetDateTime> {

@@ -193,6 +193,12 @@ impl Identity {
         now <= peer.ends && !self.is_removed(peer.member)
     }
 
+    /// Whether this server's certificate is valid now: if not, nobody speaks with it.
+    pub fn is_valid_now(&self) -> bool {
+        let (own, now) = (self.own(), self.clock.now());
+        own.begins <= now && now <= own.ends
+    }
+
     /// Whether the certificate is to be renewed now.
     pub fn renewal_is_due(&self) -> bool {
         let own = self.own();

@@ -40,7 +40,7 @@ pub mod tls;
 pub mod token;
 
 pub use authority::Authority;
-pub use certificates::{Issued, check_request};
+pub use certificates::{Issued, check_request, requested_key};
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use error::{Error, Result};
 pub use failure::HandshakeFailure;

@@ -24,7 +24,10 @@ const ID_BYTES: usize = 8;
 pub const MAX_NAME_BYTES: usize = 64;
 
 /// Bytes nobody can foresee.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+///
+/// # Errors
+/// [`Error::Crypto`]: the kernel gives none.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Error::crypto("draw random numbers", "the kernel gives none"))?;
     Ok(bytes)

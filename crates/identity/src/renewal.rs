@@ -10,12 +10,12 @@ pub const BACKDATED_S: u64 = 5 * 60;
 pub const RETRY_S: u64 = 60;
 
 /// Whether a certificate that is valid from `begins` to `ends` is to be renewed now: after half of
-/// its life, and when it is over; after a failed attempt not before [`RETRY_S`] have passed.
+/// its life, when it is over, and when it is not valid yet, which is of no use to anybody; after a failed attempt not before [`RETRY_S`] have passed.
 ///
 /// A clock that was set back to before the last attempt does not delay the next one.
 pub fn is_due(begins: Timestamp, ends: Timestamp, last_failure: Option<Timestamp>, now: Timestamp) -> bool {
     let made = begins.plus(BACKDATED_S).min(ends);
     let half_over = now.0 >= made.0 + ends.since(made) / 2;
     let may_retry = last_failure.is_none_or(|failed| now < failed || now.since(failed) >= RETRY_S);
-    half_over && may_retry
+    (half_over || now < begins) && may_retry
 }

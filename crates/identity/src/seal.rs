@@ -76,14 +76,6 @@ impl SealKey {
         files::write(&folder.join(SealKey::FILE), format!("{}\n", to_hex(&self.0)).as_bytes())
     }
 
-    /// A server that no longer votes forgets it.
-    ///
-    /// # Errors
-    /// Those of files.
-    pub fn remove(folder: &Path) -> Result<()> {
-        files::remove(&folder.join(SealKey::FILE))
-    }
-
     fn cipher(&self) -> Result<LessSafeKey> {
         let key = UnboundKey::new(&AES_256_GCM, &self.0).map_err(|_| Error::crypto("use the seal key", "refused"))?;
         Ok(LessSafeKey::new(key))

@@ -2,8 +2,8 @@
 //! early data, so that every connection is checked against what holds when it begins.
 //!
 //! One port takes three kinds of connections, told apart by their protocol name (ALPN). Only
-//! [`Protocol::Enroll`] lets somebody in who shows no certificate, or one that has ended, and it
-//! leads nowhere but to the authority.
+//! [`Protocol::Enroll`] lets somebody in who shows no certificate, or one that has ended or is not
+//! valid yet, and it leads nowhere but to the authority.
 
 use std::fmt;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl TimeProvider for Time {
 /// The library does not know TLS 1.3, which is a fault of the build.
 pub fn server_config(identity: &Arc<Identity>, protocol: Protocol) -> Result<Arc<ServerConfig>, Error> {
     let provider = identity.verifiers.provider.clone();
-    let checks = Checks { identity: identity.clone(), expected: None, may_have_ended: protocol == Protocol::Enroll };
+    let checks = Checks { identity: identity.clone(), expected: None, at_any_time: protocol == Protocol::Enroll };
     let mut config = ServerConfig::builder_with_details(provider, Arc::new(Time(identity.clock.clone())))
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(checks))
@@ -97,7 +97,7 @@ pub fn client_config(
     protocol: Protocol,
     expected: Option<ServerId>,
 ) -> Result<Arc<ClientConfig>, Error> {
-    let checks = Checks { identity: identity.clone(), expected, may_have_ended: false };
+    let checks = Checks { identity: identity.clone(), expected, at_any_time: false };
     let config =
         ClientConfig::builder_with_details(identity.verifiers.provider.clone(), Arc::new(Time(identity.clock.clone())))
             .with_protocol_versions(&[&TLS13])?
@@ -174,9 +174,9 @@ impl ResolvesClientCert for Shown {
 struct Checks {
     identity: Arc<Identity>,
     expected: Option<ServerId>,
-    /// A certificate that has ended is good enough to renew it: the authority says whether its
-    /// server is still one of the federation.
-    may_have_ended: bool,
+    /// A certificate of another time, as clocks differ or it was not renewed, is good enough to renew
+    /// it: the authority says whether its server is still one of the federation.
+    at_any_time: bool,
 }
 
 impl fmt::Debug for Checks {
@@ -274,7 +274,7 @@ impl ServerCertVerifier for Checks {
 
 impl ClientCertVerifier for Checks {
     fn client_auth_mandatory(&self) -> bool {
-        !self.may_have_ended
+        !self.at_any_time
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
@@ -289,7 +289,8 @@ impl ClientCertVerifier for Checks {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let peer = read_peer(end_entity)?;
-        let at = if self.may_have_ended { Timestamp(now.as_secs()).min(peer.ends) } else { Timestamp(now.as_secs()) };
+        let now = Timestamp(now.as_secs());
+        let at = if self.at_any_time { now.min(peer.ends).max(peer.begins) } else { now };
         self.identity.verifiers.of_clients.verify_client_cert(end_entity, intermediates, unix_time(at))?;
         self.check(&peer)?;
         Ok(ClientCertVerified::assertion())

@@ -49,6 +49,10 @@ impl Hash {
         Hash(hash)
     }
 
+    pub(crate) fn bytes(&self) -> [u8; digest::SHA256_OUTPUT_LEN] {
+        self.0
+    }
+
     /// Whether they are equal, in a time that does not depend on where they differ.
     pub fn is(&self, other: &Hash) -> bool {
         self.0.ct_eq(&other.0).into()

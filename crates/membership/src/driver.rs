@@ -5,10 +5,14 @@
 //! what it is given in order and says how far it has come by a number, so that neither ever waits
 //! for the other but where the disk is a thousand writes behind.
 //!
-//! Failure modes: a write that fails, or an entry that this build cannot read, ends this server's
-//! part ([`Known::stopped`] says why); its log is read anew by the next start.
+//! Failure modes: when a write fails, or raft panics, this server takes no part ([`Known::stopped`]
+//! says why), and every [`RESTART_DELAY`] begins anew with what its log holds, as after a start. A
+//! log that is damaged, and an entry that this build cannot read, end its part until the next start.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -26,8 +30,8 @@ use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
 
 use crate::error::{Error, Result};
-use crate::events::{Answer, Events, Input, MAX_WAITING_EVENTS};
-use crate::folder::Opened;
+use crate::events::{Answer, Backlog, Events, Input, MAX_WAITING_EVENTS};
+use crate::folder::{self, Opened};
 use crate::known::{Known, known_of};
 use crate::outbox::Outboxes;
 
@@ -35,13 +39,18 @@ use crate::outbox::Outboxes;
 const MAX_UNWRITTEN_STEPS: usize = 1024;
 /// The time between two ticks of the node.
 const TICK: Duration = Duration::from_millis(TICK_MS);
+/// After a failure it is tried so much later to begin anew.
+const RESTART_DELAY: Duration = Duration::from_secs(5);
 /// Ticks between two looks at what changes without an entry: who is gone.
 const LOOK_TICKS: u64 = 20;
 
 /// The node's thread. Ends when this is dropped.
 pub(crate) struct Driver {
     events: SyncSender<Input>,
+    backlog: Arc<Backlog>,
     known: watch::Receiver<Arc<Known>>,
+    /// The number of who speaks of another history of this generation, if somebody does.
+    other_history: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -49,6 +58,7 @@ impl Driver {
     /// Starts the threads.
     pub(crate) fn start(
         opened: Opened,
+        path: PathBuf,
         known: watch::Sender<Arc<Known>>,
         security: Arc<Security>,
         outboxes: impl FnOnce(Events) -> Outboxes,
@@ -60,9 +70,12 @@ impl Driver {
         let log = LogThread::start(opened.log, events.clone())?;
         let outboxes = outboxes(events.clone());
         let following = known.subscribe();
+        let other_history = Arc::new(AtomicU64::new(0));
         let mut worker = Worker {
             node,
             identity,
+            path,
+            other_history: other_history.clone(),
             log: Some(log),
             events,
             known,
@@ -76,17 +89,17 @@ impl Driver {
         let thread = thread::Builder::new()
             .name("ecotone-control".into())
             .spawn(move || {
-                if let Err(why) = worker.run(&receiver) {
-                    error!(%why, "this server takes no further part in the control plane; it goes on by the last map that it has");
-                    worker.stop(why);
+                while let Err(ended) = guarded(|| worker.run(&receiver)) {
+                    if !worker.rest(&receiver, ended) {
+                        break;
+                    }
                 }
                 // The log is closed when this thread has ended, for whoever opens it next.
-                if let Some(Err(error)) = worker.log.take().map(LogThread::stop) {
-                    warn!(%error, "the control plane's log was not closed cleanly");
-                }
+                worker.close_log();
             })
             .map_err(|source| Error::Thread { what: "the control plane", source })?;
-        Ok(Driver { events: sender, known: following, thread: Some(thread) })
+        let backlog = Arc::default();
+        Ok(Driver { events: sender, backlog, known: following, other_history, thread: Some(thread) })
     }
 
     /// What is known now, and a way to wait for news.
@@ -94,9 +107,16 @@ impl Driver {
         self.known.clone()
     }
 
-    /// Passes a message of another server on.
+    /// Who has spoken of another history of this generation.
+    pub(crate) fn other_history(&self) -> Option<MemberId> {
+        Some(MemberId(self.other_history.load(Ordering::Relaxed))).filter(|member| member.0 != 0)
+    }
+
+    /// Passes a message of another server on, if it has not too many that wait.
     pub(crate) fn receive(&self, from: MemberId, bytes: Vec<u8>) {
-        let _ = self.events.try_send(Input::Receive { from, bytes });
+        if let Some(place) = self.backlog.admit(from, &bytes) {
+            let _ = self.events.try_send(Input::Receive { from, bytes, place });
+        }
     }
 
     /// Asks this server's node for a change.
@@ -106,8 +126,8 @@ impl Driver {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return Err(NotProposed::Busy),
         }
-        // The node answers, or is over.
-        decided.await.unwrap_or(Err(NotProposed::Superseded))
+        // The node answers, or is over: then it may have told others of it.
+        decided.await.map_err(|_| NotProposed::Stopped(UNANSWERED.into()))?
     }
 }
 
@@ -122,9 +142,42 @@ impl Drop for Driver {
     }
 }
 
+/// Why nobody has answered a proposal.
+pub(crate) const UNANSWERED: &str = "it ended before this was decided";
+
+/// Why the node does not go on.
+#[derive(Debug)]
+enum Ended {
+    /// It may, a little later.
+    ForNow(String),
+    /// Not before something is changed.
+    ForGood(String),
+}
+
+/// What is wrong with a log. Nothing helps where it is damaged.
+fn log_ended(error: &LogError) -> Ended {
+    match error {
+        LogError::Storage(_) => Ended::ForNow(error.to_string()),
+        LogError::Damaged { .. } | LogError::Missing { .. } | LogError::Exists(_) => Ended::ForGood(error.to_string()),
+    }
+}
+
+/// Does this, and takes a panic for an error: raft panics where memory and messages contradict each
+/// other, and the thread must not end without a word.
+fn guarded(work: impl FnOnce() -> std::result::Result<(), Ended>) -> std::result::Result<(), Ended> {
+    let says = |panic: &(dyn Any + Send)| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Ended::ForNow(format!("it panicked: {}", text.unwrap_or("without a text")))
+    };
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(says(panic.as_ref())))
+}
+
 struct Worker {
     node: Node,
     identity: Identity,
+    /// The folder of the log.
+    path: PathBuf,
+    other_history: Arc<AtomicU64>,
     log: Option<LogThread>,
     /// For its log's next thread.
     events: Events,
@@ -139,7 +192,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(&mut self, receiver: &Receiver<Input>) -> std::result::Result<(), String> {
+    fn run(&mut self, receiver: &Receiver<Input>) -> std::result::Result<(), Ended> {
         let mut next = Instant::now() + TICK;
         loop {
             let now = Instant::now();
@@ -152,7 +205,10 @@ impl Worker {
                 self.handle(Event::Tick)? || self.ticks.is_multiple_of(LOOK_TICKS)
             } else {
                 match receiver.recv_timeout(next - now) {
-                    Ok(Input::Receive { from, bytes }) => self.handle(Event::Receive { from, bytes })?,
+                    Ok(Input::Receive { from, bytes, place }) => {
+                        drop(place);
+                        self.handle(Event::Receive { from, bytes })?
+                    }
                     Ok(Input::Unreachable(member)) => self.handle(Event::Unreachable(member))?,
                     Ok(Input::Propose { proposal, answer }) => {
                         self.next_answer += 1;
@@ -173,10 +229,10 @@ impl Worker {
     }
 
     /// Tells the node how far its log is durable.
-    fn look_at_log(&mut self) -> std::result::Result<bool, String> {
+    fn look_at_log(&mut self) -> std::result::Result<bool, Ended> {
         let Some(log) = &self.log else { return Ok(false) };
         if let Some(error) = log.failure() {
-            return Err(error);
+            return Err(Ended::ForNow(error));
         }
         let written = log.written.load(Ordering::Acquire);
         if written <= self.written {
@@ -187,9 +243,9 @@ impl Worker {
     }
 
     /// Whether there is something to publish.
-    fn handle(&mut self, event: Event) -> std::result::Result<bool, String> {
+    fn handle(&mut self, event: Event) -> std::result::Result<bool, Ended> {
         let mut commands = Vec::new();
-        self.node.handle(event, &mut commands).map_err(|error| error.to_string())?;
+        self.node.handle(event, &mut commands).map_err(|error| Ended::ForGood(error.to_string()))?;
         let mut is_news = false;
         for command in commands {
             match command {
@@ -207,8 +263,10 @@ impl Worker {
                     info!(leader = leader.map(|leader| leader.0), term, "another server leads the federation, or none");
                     is_news = true;
                 }
-                Command::NewGeneration(generation) => {
-                    self.begin_generation(generation)?;
+                Command::NewGeneration { identity, snapshot, from, bytes } => {
+                    self.begin_generation(identity, *snapshot)?;
+                    // The new node answers: its leader waits for that.
+                    self.handle(Event::Receive { from, bytes })?;
                     is_news = true;
                 }
             }
@@ -222,36 +280,107 @@ impl Worker {
         }
     }
 
-    fn write(&self, number: Option<u64>, records: Records) -> std::result::Result<(), String> {
-        let Some(log) = &self.log else { return Err("there is no log".into()) };
-        match log.steps.send((number, records)) {
-            Ok(()) => Ok(()),
-            Err(_) => Err(log.failure().unwrap_or_else(|| "the log's thread is gone".into())),
-        }
+    fn write(&self, number: Option<u64>, records: Records) -> std::result::Result<(), Ended> {
+        let Some(log) = &self.log else { return Err(Ended::ForNow("there is no log".into())) };
+        log.steps
+            .send((number, records))
+            .map_err(|_| Ended::ForNow(log.failure().unwrap_or_else(|| "the log's thread is gone".into())))
     }
 
-    /// The federation was begun anew by force: what this server has is given up, and it learns.
-    fn begin_generation(&mut self, generation: u64) -> std::result::Result<(), String> {
+    /// The federation was begun anew by force, and its leader has sent what it has: what this server
+    /// has is kept aside, and it learns.
+    fn begin_generation(&mut self, identity: Identity, snapshot: Snapshot) -> std::result::Result<(), Ended> {
         warn!(
             from = self.identity.generation,
-            to = generation,
+            to = identity.generation,
+            history = %identity.history,
             "the federation was begun anew by force; this server takes the new history"
         );
-        let Some(log) = self.log.take() else { return Err("there is no log".into()) };
-        let storage = log.stop()?.into_storage();
-        let identity = Identity { generation, ..self.identity };
-        let failed = |error: LogError| error.to_string();
-        let (log, content) = log::begin_generation(storage, identity, Snapshot::default()).map_err(failed)?;
-        let opened = Opened { log, content };
-        self.node = opened.node().map_err(|error| error.to_string())?;
-        self.identity = identity;
+        let Some(log) = self.log.take() else { return Err(Ended::ForNow("there is no log".into())) };
+        let storage = log.stop().map_err(Ended::ForNow)?.into_storage();
+        let (log, content) = log::begin_generation(storage, identity, snapshot).map_err(|error| log_ended(&error))?;
+        self.go_on_with(Opened { log, content })
+    }
+
+    /// Begins the node anew with the log in the server's folder.
+    fn reopen(&mut self) -> std::result::Result<(), Ended> {
+        let mut opened = folder::open(&self.path).map_err(|error| match &error {
+            Error::Log { source, .. } => log_ended(source),
+            other => Ended::ForGood(other.to_string()),
+        })?;
+        opened.log.write_anew(&opened.content).map_err(|error| log_ended(&error))?;
+        self.go_on_with(opened)
+    }
+
+    fn go_on_with(&mut self, opened: Opened) -> std::result::Result<(), Ended> {
+        self.node = opened.node().map_err(|error| Ended::ForGood(error.to_string()))?;
+        self.identity = opened.content.identity;
         self.written = 0;
         self.answers.clear();
-        self.log = Some(LogThread::start(opened.log, self.events.clone()).map_err(|error| error.to_string())?);
+        let log = LogThread::start(opened.log, self.events.clone());
+        self.log = Some(log.map_err(|error| Ended::ForNow(error.to_string()))?);
         Ok(())
     }
 
+    fn close_log(&mut self) {
+        if let Some(Err(error)) = self.log.take().map(LogThread::stop) {
+            warn!(%error, "the control plane's log was not closed cleanly");
+        }
+    }
+
+    /// Takes no part until it can begin anew; `false` when the server stops before.
+    fn rest(&mut self, receiver: &Receiver<Input>, ended: Ended) -> bool {
+        self.close_log();
+        let (mut why, mut is_for_good) = match ended {
+            Ended::ForNow(why) => (why, false),
+            Ended::ForGood(why) => (why, true),
+        };
+        error!(%why, is_for_good, "this server takes no part in the control plane; it goes on by the last map that it has");
+        self.stop(why.clone());
+        let mut next = Instant::now() + RESTART_DELAY;
+        loop {
+            match receiver.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
+                Ok(Input::Propose { answer, .. }) => {
+                    let _ = answer.send(Err(NotProposed::Stopped(why.clone())));
+                }
+                Ok(Input::Receive { .. } | Input::Unreachable(_) | Input::Written) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    next = Instant::now() + RESTART_DELAY;
+                    let mut begun = Ok(());
+                    if !is_for_good {
+                        begun = guarded(|| self.reopen());
+                        if begun.is_ok() {
+                            info!("this server takes part in the control plane again");
+                            self.publish();
+                            return true;
+                        }
+                        self.close_log();
+                    }
+                    if let Err(Ended::ForNow(now) | Ended::ForGood(now)) = &begun {
+                        is_for_good = matches!(begun, Err(Ended::ForGood(_)));
+                        if *now != why {
+                            error!(why = %now, is_for_good, "the control plane does not begin anew");
+                            why.clone_from(now);
+                            self.stop(why.clone());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     fn publish(&self) {
+        if let Some(other) = self.node.other_history()
+            && self.other_history.swap(other.0, Ordering::Relaxed) != other.0
+        {
+            error!(
+                %other,
+                generation = self.identity.generation,
+                "another server speaks of another history of this generation: the federation was begun anew by force on \
+                 two servers; stop one of the two, and let it join anew"
+            );
+        }
         let (node, known) = (&self.node, &self.known);
         known.send_if_modified(|there| {
             // A node that has just begun applies again what was known from its log.
@@ -270,7 +399,9 @@ impl Worker {
     }
 
     fn stop(&mut self, why: String) {
-        self.answers.clear();
+        for (_, waiting) in self.answers.drain() {
+            let _ = waiting.send(Err(NotProposed::Stopped(UNANSWERED.into())));
+        }
         self.known.send_modify(|known| {
             let stopped = Known { leader: None, stopped: Some(why), ..Known::clone(known) };
             *known = Arc::new(stopped);
@@ -322,5 +453,18 @@ impl LogThread {
             Some(failed) => Err(failed),
             None => Ok(log),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_that_says_what_it_was() {
+        let panics = || guarded(|| panic!("to_commit {} is out of range", 7));
+        assert!(matches!(panics(), Err(Ended::ForNow(why)) if why.contains("to_commit 7 is out of range")));
+        assert!(matches!(guarded(|| Err(Ended::ForGood("no".into()))), Err(Ended::ForGood(_))));
+        assert!(guarded(|| Ok(())).is_ok());
     }
 }

@@ -1,6 +1,7 @@
 //! What a server does by itself: it says where it is, fetches the seal when it begins to vote, and
 //! while it leads keeps the map tidy.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use ecotone_control::map::{Addresses, Features, Map, ServerState};
 use ecotone_identity::SealKey;
 use ecotone_transport::connections::Connections;
 use ecotone_transport::enrollment;
-use ecotone_transport::wire::SealKeyRequest;
 use ecotone_transport::wire::control_client::ControlClient;
+use ecotone_transport::wire::{RaftMessage, SealKeyRequest};
 use tracing::{debug, info, warn};
 
 use crate::error::Error;
@@ -19,14 +20,23 @@ use crate::shared::Shared;
 
 /// After a failure it is tried again so much later.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// After a refusal so much later.
-const REFUSED_DELAY: Duration = Duration::from_secs(5);
+/// After a refusal so much later, twice as long after each further one: it is refused until something
+/// has changed, another build mostly.
+const MIN_REFUSED_DELAY: Duration = Duration::from_secs(60);
+/// And at most.
+const MAX_REFUSED_DELAY: Duration = Duration::from_secs(600);
+/// How often others are told where this server is while nobody leads.
+const SEEK_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest wait for one of them.
+const MAX_SEEK_TIME: Duration = Duration::from_secs(3);
 /// How often the leader looks whether there is something to do.
 const LEADER_INTERVAL: Duration = Duration::from_millis(500);
 /// How often the leader forgets what is over.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// How often it is looked whether the certificate is to be renewed.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(500);
+/// After a renewal that failed so much later, where the certificate is of no use: nothing works then.
+const INVALID_DELAY: Duration = Duration::from_secs(5);
 /// Longest wait for the next certificate.
 const MAX_RENEWAL_TIME: Duration = Duration::from_secs(5);
 /// How often connections are cut whose certificates have ended.
@@ -37,10 +47,11 @@ const MAX_SEAL_TIME: Duration = Duration::from_secs(3);
 /// Says where this server is, until the map says so.
 pub(crate) async fn announce(shared: Arc<Shared>, directory: DirectoryId, zone: String, features: Features) {
     let (mut following, mut announced) = (shared.following(), shared.announced.subscribe());
+    let mut refused_delay = MIN_REFUSED_DELAY;
     loop {
         let known = following.borrow_and_update().clone();
         let own = announced.borrow_and_update().clone();
-        if known.stopped.is_some() || known.is_removed() {
+        if known.is_removed() {
             return;
         }
         let there = known.map.server(shared.member);
@@ -59,12 +70,29 @@ pub(crate) async fn announce(shared: Arc<Shared>, directory: DirectoryId, zone: 
         });
         if let Some(entry) = entry {
             match shared.propose(entry).await {
-                Ok(decided) => debug!(index = decided.index, "this server's addresses are in the map"),
+                Ok(decided) => {
+                    refused_delay = MIN_REFUSED_DELAY;
+                    debug!(index = decided.index, "this server's addresses are in the map");
+                }
+                Err(error @ Error::Refused(_)) => {
+                    warn!(%error, again_s = refused_delay.as_secs(), "the federation does not take what this server says of itself");
+                    let version = known.map.version;
+                    let changes = async {
+                        tokio::select! {
+                            changed = following.wait_for(|known| known.map.version != version) => changed.is_ok(),
+                            changed = announced.changed() => changed.is_ok(),
+                        }
+                    };
+                    match tokio::time::timeout(refused_delay, changes).await {
+                        Ok(false) => return,
+                        Ok(true) => {}
+                        Err(_) => refused_delay = (2 * refused_delay).min(MAX_REFUSED_DELAY),
+                    }
+                    continue;
+                }
                 Err(error) => {
                     warn!(%error, "the federation does not know where this server is; it is told again");
-                    // It is refused until something has changed: another build, mostly.
-                    let is_refused = matches!(error, Error::Refused(_));
-                    tokio::time::sleep(if is_refused { REFUSED_DELAY } else { RETRY_DELAY }).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                     continue;
                 }
             }
@@ -115,19 +143,53 @@ fn level_to_reach(map: &Map) -> Option<u32> {
 /// Whether the map remembers what nobody need know any more.
 fn is_over(map: &Map, now_s: u64) -> bool {
     map.spent_tokens.values().any(|spent| spent.expires_s <= now_s)
-        || map.revoked.values().any(|expires_s| *expires_s <= now_s)
         || map.servers.values().any(|server| server.state == ServerState::Removed)
 }
 
-/// Gets the seal from the leader, when this server begins to vote.
+/// Says where this server is to those that may be there, while nobody leads: when all were started
+/// elsewhere, no map says where anybody is. Who is told sends there what it has to say.
+pub(crate) async fn seek(shared: Arc<Shared>) {
+    let mut tick = tokio::time::interval(SEEK_INTERVAL);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let known = shared.known();
+        let own = shared.announced.borrow().as_ref().map(|own| own.peers.clone()).unwrap_or_default();
+        if known.leader.is_some() || known.is_removed() || own.is_empty() {
+            continue;
+        }
+        let mut told = tokio::task::JoinSet::new();
+        for address in shared.hints(&known.map) {
+            let (connections, own) = (shared.connections.clone(), own.clone());
+            told.spawn(async move {
+                let says = async {
+                    let channel = connections.to(&address, None).await.map_err(|error| error.to_string())?;
+                    let message = RaftMessage { message: Vec::new(), address: own };
+                    let mut client = ControlClient::new(channel);
+                    let call = client.raft(tokio_stream::once(message));
+                    call.await.map_err(|status| status.message().to_owned())
+                };
+                let said = tokio::time::timeout(MAX_SEEK_TIME, says).await;
+                if let Err(why) = said.unwrap_or_else(|_| Err("no answer in time".into())) {
+                    connections.forget(&address);
+                    debug!(address, why, "a server was not told where this one is");
+                }
+            });
+        }
+        while told.join_next().await.is_some() {}
+    }
+}
+
+/// Gets the seal from another server, when this one begins to vote.
 pub(crate) async fn fetch_seal(shared: Arc<Shared>) {
     let mut following = shared.following();
     loop {
         let known = following.borrow_and_update().clone();
         let wants = known.voters.contains(&shared.member) && known.map.authority.is_some();
-        if wants && shared.custody.seal().is_none() && !known.leads() {
-            let fetched = tokio::time::timeout(MAX_SEAL_TIME, fetch(&shared)).await;
-            match fetched.unwrap_or_else(|_| Err("no answer in time".into())) {
+        // Also when it leads: who led before it may be gone, and others have it that voted once.
+        let is_alone = known.map.members().all(|(member, _)| member == shared.member);
+        if wants && shared.custody.seal().is_none() && !is_alone {
+            match fetch(&shared).await {
                 Ok(()) => info!("this server votes, and keeps the authority's key with the others"),
                 Err(why) => debug!(why, "the seal of the authority's key did not come; it is asked for again"),
             }
@@ -142,10 +204,15 @@ pub(crate) async fn fetch_seal(shared: Arc<Shared>) {
 
 async fn fetch(shared: &Shared) -> Result<(), String> {
     let known = shared.known();
-    // Whoever has it: the leader, or another voter.
-    let others = known.leader.into_iter().chain(known.voters.iter().copied()).filter(|voter| *voter != shared.member);
-    let mut why = "nobody else votes".to_owned();
-    for server in others.filter_map(|voter| known.map.server(voter)) {
+    // Whoever has it: the leader, another voter, or one that has voted before.
+    let members = known.map.members().map(|(member, _)| member);
+    let others = known.leader.into_iter().chain(known.voters.iter().copied()).chain(members);
+    let mut asked = BTreeSet::from([shared.member]);
+    let mut why = "there is nobody else".to_owned();
+    for server in others.filter(|other| asked.insert(*other)).filter_map(|other| known.map.server(other)) {
+        if server.addresses.peers.is_empty() {
+            continue;
+        }
         let asked = async {
             let channel = shared.connections.to(&server.addresses.peers, Some(&server.name)).await;
             let channel = channel.map_err(|error| error.to_string())?;
@@ -154,9 +221,10 @@ async fn fetch(shared: &Shared) -> Result<(), String> {
             let seal = SealKey::from_bytes(&key).map_err(|error| error.to_string())?;
             shared.custody.take(seal, &known.map).map_err(|error| error.to_string())
         };
-        match asked.await {
-            Ok(()) => return Ok(()),
-            Err(error) => why = error,
+        match tokio::time::timeout(MAX_SEAL_TIME, asked).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => why = error,
+            Err(_) => why = "no answer in time".into(),
         }
     }
     Err(why)
@@ -172,22 +240,15 @@ pub(crate) async fn renew(shared: Arc<Shared>, also: Vec<Arc<Connections>>) {
         if !identity.renewal_is_due() {
             continue;
         }
-        let renewed = if shared.known().leads() {
+        // With a certificate that is not valid now nobody can speak to another, and so nobody can lead:
+        // who keeps the authority gives itself the next one.
+        let renewed = if shared.known().leads() || !identity.is_valid_now() {
             renew_here(shared.clone()).await
         } else {
-            let address = Some(shared.leader_address()).filter(|address| !address.is_empty());
-            match address.or_else(|| shared.join.clone()) {
-                Some(address) => {
-                    let renewed = enrollment::renew(&shared.security, &address, MAX_RENEWAL_TIME).await;
-                    renewed.map_err(|error| error.to_string())
-                }
-                None => Err("nobody leads the federation now".into()),
-            }
+            Err("nobody leads the federation now".into())
         };
-        // Where all certificates have ended nobody can speak to another, and so nobody can lead: who
-        // keeps the authority gives itself the next one.
         let renewed = match renewed {
-            Err(_) if identity.now() > identity.own().ends => renew_here(shared.clone()).await,
+            Err(why) if !shared.known().leads() => renew_elsewhere(&shared).await.map_err(|error| error.unwrap_or(why)),
             renewed => renewed,
         };
         match renewed {
@@ -197,6 +258,10 @@ pub(crate) async fn renew(shared: Arc<Shared>, also: Vec<Arc<Connections>>) {
                     connections.renew().await;
                 }
             }
+            Err(error) if !identity.is_valid_now() => {
+                warn!(error, "the certificate is not valid now and could not be renewed; it is tried again");
+                tokio::time::sleep(INVALID_DELAY).await;
+            }
             Err(error) => {
                 identity.renewal_failed();
                 let ends_in_s = identity.own().ends.since(identity.now());
@@ -204,6 +269,22 @@ pub(crate) async fn renew(shared: Arc<Shared>, also: Vec<Arc<Connections>>) {
             }
         }
     }
+}
+
+/// Asks for the next certificate: the leader, and where that is not known, or does not answer,
+/// whoever may know it. A certificate that has ended is enough for that.
+async fn renew_elsewhere(shared: &Shared) -> Result<(), Option<String>> {
+    let leader = Some(shared.leader_address()).filter(|address| !address.is_empty());
+    let hints = shared.hints(&shared.known().map);
+    let mut asked = BTreeSet::new();
+    let mut why = None;
+    for address in leader.into_iter().chain(hints).filter(|address| asked.insert(address.clone())) {
+        match enrollment::renew(&shared.security, &address, MAX_RENEWAL_TIME).await {
+            Ok(()) => return Ok(()),
+            Err(error) => why = Some(error.to_string()),
+        }
+    }
+    Err(why)
 }
 
 /// A server that keeps the authority gives itself its next certificate.

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use ecotone_control::entry::{Entry, NewServer};
-use ecotone_control::ids::{DirectoryId, MemberId, TokenId};
+use ecotone_control::ids::{DirectoryId, KeyHash, MemberId, TokenId};
 use ecotone_control::map::{Addresses, Features, Role};
-use ecotone_identity::{Authority, Peer};
-use ecotone_transport::enrollment::{Asked, AskedToJoin, Enrollment, granted, no_leader, not_here, refused};
+use ecotone_identity::{Authority, Peer, requested_key};
+use ecotone_transport::enrollment::{
+    Asked, AskedToJoin, Enrollment, granted, no_authority, no_leader, not_here, refused,
+};
 use ecotone_transport::wire::{EnrollReply, EnrollRequest};
 use tracing::{debug, warn};
 
@@ -30,26 +32,25 @@ impl Enrollment for AtLeader {
         }
         let authority = match shared.custody.authority(&known.map) {
             Ok(Some(authority)) => authority,
-            // It votes since a moment ago, and asks for the seal.
-            Ok(None) => return no_leader(),
+            // It asks the others for the seal.
+            Ok(None) => return no_authority(),
             Err(error) => {
                 warn!(%error, "this server leads, and cannot open the authority");
                 return refused(error.kind(), error);
             }
         };
         let now = shared.identity.now();
-        let (number, name, asked) = match asked {
-            Asked::Renew { member, name, certificate_request } => {
-                // It may have been removed after it has connected.
-                if known.map.server(MemberId(member.number())).is_none() {
-                    return refused("removed", "the server is no longer one of the federation");
-                }
-                (member, name, certificate_request)
-            }
+        let (number, asked) = match asked {
+            Asked::Renew { member, certificate_request, .. } => (member, certificate_request),
             Asked::Join(asked) => match self.let_in(&authority, &asked) {
-                Ok(member) => (member, asked.name.clone(), asked.certificate_request),
+                Ok(member) => (member, asked.certificate_request),
                 Err(refused) => return *refused,
             },
+        };
+        // Whatever it calls itself: by the map of now, as it may also have been removed meanwhile.
+        let known = shared.known();
+        let Some(name) = known.map.server(MemberId(number.number())).map(|server| server.name.clone()) else {
+            return refused("removed", "the server is no longer one of the federation");
         };
         match authority.issue(number, &name, &asked, now) {
             Ok(issued) => granted(&issued, number, known.map.generation),
@@ -79,7 +80,9 @@ impl AtLeader {
             role: if about.is_witness { Role::Witness } else { Role::Data },
             features: Features { min: about.min_feature_level, max: about.max_feature_level },
         };
-        let join = Entry::Join { token: TokenId(claim.id), token_expires_s: claim.ends.0, server };
+        let key = requested_key(&asked.certificate_request);
+        let key = KeyHash(key.map_err(|error| Box::new(refused(error.kind(), error)))?);
+        let join = Entry::Join { token: TokenId(claim.id), token_expires_s: claim.ends.0, key, server };
         match shared.runtime.block_on(shared.propose(join)) {
             Ok(decided) => match decided.decision {
                 Decision::Joined(member) => Ok(ecotone_identity::MemberId::from_number(member.0)),

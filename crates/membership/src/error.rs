@@ -38,13 +38,14 @@ pub enum Error {
         source: std::io::Error,
     },
     /// Nobody leads, or the leader does not answer: nothing can be changed now. Try again.
-    #[error("no change can be decided now: {0}; it may have been decided all the same: look before you ask again")]
+    /// Says so where it may have been decided all the same.
+    #[error("no change can be decided now: {0}")]
     NotDecided(String),
     /// It cannot be, as the federation is.
     #[error("{0}")]
     Refused(String),
-    /// The server is not one that could do this.
-    #[error("{0} does not vote, so it cannot do this: ask one of the voters ({1})")]
+    /// The server has not got the authority's key.
+    #[error("{0} has not got the key of the federation's authority, so it cannot do this: ask one of the voters ({1})")]
     NotAVoter(MemberId, String),
 }
 

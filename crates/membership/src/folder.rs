@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ecotone_control::entry::{Entry, NewServer, Proposal};
-use ecotone_control::ids::{DirectoryId, FederationId, MemberId};
+use ecotone_control::ids::{DirectoryId, FederationId, HistoryId, MemberId};
 use ecotone_control::log::{self, Content, Identity, Log};
 use ecotone_control::machine::Outcome;
 use ecotone_control::map::Map;
 use ecotone_control::node::{Command, Event, Node};
 use ecotone_control::{Snapshot, recover};
+use ecotone_identity::names::random;
 use ecotone_raftlog::Directory;
 
 use crate::error::{Error, Result};
@@ -95,7 +96,8 @@ pub fn found(
     authority: Vec<u8>,
     with_shard: bool,
 ) -> Result<()> {
-    let identity = Identity { federation, generation: 1, member: MemberId(1), directory: server.directory };
+    let history = HistoryId(federation.0);
+    let identity = Identity { federation, generation: 1, history, member: MemberId(1), directory: server.directory };
     let (mut log, content) = if is_there(path) {
         // Interrupted: what is there goes on, if it is this server's.
         let Opened { log, content } = open(path)?;
@@ -162,7 +164,7 @@ pub fn begin(
     if is_there(path) {
         return Ok(());
     }
-    let identity = Identity { federation, generation, member, directory };
+    let identity = Identity { federation, generation, history: HistoryId::UNKNOWN, member, directory };
     log::create(storage(path)?, identity, Snapshot::default()).map_err(log_error(path))?;
     Ok(())
 }
@@ -193,7 +195,8 @@ pub fn read(path: &Path) -> Result<Recovered> {
 }
 
 /// Begins the federation's log anew, with this server as the only voter: after most voters were lost
-/// for good. With a map that was written out before, that one is taken.
+/// for good. With a map that was written out before, that one is taken. The log that was there is
+/// kept beside it.
 ///
 /// # Errors
 /// [`Error::Log`]; [`Error::Usage`] if the map is of another federation, or does not know this
@@ -214,9 +217,10 @@ pub fn force_new(path: &Path, exported: Option<&[u8]>) -> Result<Recovered> {
             (map, own.last_index)
         }
     };
-    let snapshot = recover::force_new(&map, last_index, &content).map_err(|error| Error::Usage(error.to_string()))?;
-    let generation = recover::generation(&snapshot).map_err(|why| Error::Usage(why.to_string()))?;
-    let identity = Identity { generation, ..content.identity };
+    let history = HistoryId(random()?);
+    let snapshot = recover::force_new(&map, last_index, &content, history);
+    let snapshot = snapshot.map_err(|error| Error::Usage(error.to_string()))?;
+    let identity = recover::identity(&content.identity, &snapshot).map_err(|why| Error::Usage(why.to_string()))?;
     let begun = log::begin_generation(log.into_storage(), identity, snapshot).map_err(log_error(path))?;
     recovered(&begun.1)
 }

@@ -10,8 +10,8 @@
 //!
 //! # What holds whatever fails
 //!
-//! - Nothing is answered before it is durable; a disk that fails ends this server's part in the
-//!   group for this run, and the server goes on by its last map.
+//! - Nothing is answered before it is durable; while its disk fails this server takes no part in the
+//!   group, and goes on by its last map.
 //! - A removed server is refused from the moment that its removal is applied here.
 //! - What is asked for may be asked twice: see [`ecotone_control::entry`].
 //!
@@ -35,7 +35,7 @@ mod service;
 mod shared;
 
 pub use error::{Error, Result};
-pub use events::MAX_WAITING_EVENTS;
+pub use events::{MAX_WAITING_BYTES, MAX_WAITING_BYTES_OF_MEMBER, MAX_WAITING_EVENTS, MAX_WAITING_OF_MEMBER};
 pub use known::{Announced, Known};
 pub use membership::{FEATURES, Membership, Options};
 pub use proposals::{Decided, Decision};

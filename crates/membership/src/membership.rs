@@ -110,7 +110,9 @@ impl Membership {
             callers: callers.clone(),
         };
         let handle = runtime.handle().clone();
-        let driver = Driver::start(opened, known, security.clone(), |events| Outboxes::new(handle, paths, events))?;
+        let driver = Driver::start(opened, directory.clone(), known, security.clone(), |events| {
+            Outboxes::new(handle, paths, events)
+        })?;
         let shared = Arc::new(Shared {
             member,
             identity,
@@ -130,6 +132,7 @@ impl Membership {
         runtime.spawn(duties::fetch_seal(shared.clone()));
         runtime.spawn(duties::renew(shared.clone(), also));
         runtime.spawn(duties::cut(shared.clone()));
+        runtime.spawn(duties::seek(shared.clone()));
         Ok(Membership { shared, runtime: Some(runtime) })
     }
 
@@ -161,8 +164,8 @@ impl Membership {
         if known.voters == BTreeSet::from([known.member]) {
             return;
         }
-        // An entry that changes nothing: when it is applied here, so is all before it.
-        if let Err(error) = self.propose(Entry::RaiseFeatureLevel { level: 0 }) {
+        // When it is applied here, so is all before it.
+        if let Err(error) = self.propose(Entry::Barrier) {
             warn!(
                 %error,
                 "this server goes on by the last map that it has; what was given to another server meanwhile must not be served here"
@@ -192,6 +195,20 @@ impl Membership {
                 Err(Error::NotAVoter(known.member, names.join(", ")))
             }
         }
+    }
+
+    /// Whether this server has the key of the federation's authority, and so can let servers in while
+    /// it leads, and issue tokens. One that votes has it soon, if another one that has it can be
+    /// reached.
+    pub fn keeps_authority(&self) -> bool {
+        matches!(self.shared.custody.authority(&self.known().map), Ok(Some(_)))
+    }
+
+    /// A server that speaks of another history of this generation: the federation was begun anew by
+    /// force on two servers. One of the two histories must end: stop those of one, and let them join
+    /// anew.
+    pub fn other_history(&self) -> Option<ecotone_control::ids::MemberId> {
+        self.shared.driver().and_then(|driver| driver.other_history())
     }
 
     /// What other servers call.

@@ -32,6 +32,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// A message that cannot be passed on for so long is lost, and the call with it.
 const MAX_SEND_TIME: Duration = Duration::from_secs(3);
 
+/// The longest address that a server may say it has.
+pub(crate) const MAX_ADDRESS_BYTES: usize = ecotone_control::map::MAX_ADDRESS_BYTES;
 /// Servers whose addresses are remembered from their calls: all that may be.
 const MAX_CALLERS: usize = ecotone_control::map::MAX_SERVERS;
 

@@ -1,6 +1,7 @@
 //! How a change is asked for: at this server's node where it leads, else at the leader, until
 //! somebody decides.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ecotone_control::entry::{Entry, Proposal};
@@ -11,6 +12,7 @@ use ecotone_transport::protocol::failed_call;
 use ecotone_transport::wire::control_client::ControlClient;
 use ecotone_transport::wire::{ProposeReply, ProposeRequest};
 
+use crate::driver::UNANSWERED;
 use crate::error::{Error, Result};
 use crate::shared::Shared;
 
@@ -50,6 +52,9 @@ const JOINED: &str = "joined";
 const OUTDATED: &str = "outdated";
 const REFUSED: &str = "refused";
 
+/// What is added where an answer was lost.
+const MAY_BE_DECIDED: &str = "it may have been decided all the same: look before you ask again";
+
 /// What an attempt came to.
 enum Attempt {
     Decided(Decided),
@@ -58,6 +63,8 @@ enum Attempt {
     Not {
         leader_address: String,
         why: String,
+        /// Somebody was asked, and has not answered.
+        is_open: bool,
     },
 }
 
@@ -70,6 +77,7 @@ impl Shared {
         let until = Instant::now() + MAX_PROPOSAL_TIME;
         // Where the leader is said to be, by those who were asked; and whom to ask where it is not known.
         let (mut said, mut next_hint) = (String::new(), 0);
+        let mut may_be_decided = false;
         loop {
             let known = self.known();
             if known.is_removed() {
@@ -105,20 +113,27 @@ impl Shared {
                     return Ok(decided);
                 }
                 Attempt::Refused(why) => return Err(Error::Refused(why)),
-                Attempt::Not { leader_address, why } => {
+                Attempt::Not { leader_address, why, is_open } => {
                     said = leader_address;
+                    may_be_decided |= is_open;
                     why
                 }
             };
-            if Instant::now() >= until {
-                return Err(Error::NotDecided(why));
+            let is_alone = known.stopped.is_some() && self.hints(&known.map).is_empty();
+            if is_alone || Instant::now() >= until {
+                let why = match &known.stopped {
+                    Some(stopped) => format!("{}; {why}", NotProposed::Stopped(stopped.clone())),
+                    None => why,
+                };
+                let is_said = !may_be_decided || why.contains(MAY_BE_DECIDED);
+                return Err(Error::NotDecided(if is_said { why } else { format!("{why}; {MAY_BE_DECIDED}") }));
             }
             tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
     /// Servers that may know who leads.
-    fn hints(&self, map: &ecotone_control::map::Map) -> Vec<String> {
+    pub(crate) fn hints(&self, map: &ecotone_control::map::Map) -> Vec<String> {
         let others = map.members().filter(|(member, _)| *member != self.member);
         let addresses = others.map(|(_, server)| server.addresses.peers.clone()).filter(|address| !address.is_empty());
         self.join.iter().cloned().chain(addresses).collect()
@@ -134,18 +149,20 @@ impl Shared {
     async fn attempt_here(&self, proposal: Proposal) -> Attempt {
         match tokio::time::timeout(MAX_ANSWER_TIME, self.propose_here(proposal)).await {
             Ok(reply) => attempt(reply),
-            Err(_) => Attempt::Not { leader_address: String::new(), why: "no decision in time".into() },
+            Err(_) => Attempt::Not { leader_address: String::new(), why: "no decision in time".into(), is_open: true },
         }
     }
 
     async fn attempt_at(&self, address: &str, proposal: &Proposal) -> Attempt {
-        let not = |why: String| Attempt::Not { leader_address: String::new(), why };
+        let not = |why: String, is_open| Attempt::Not { leader_address: String::new(), why, is_open };
         if address.is_empty() {
-            return not("it is not known who leads".into());
+            return not("it is not known who leads".into(), false);
         }
+        let is_sent = AtomicBool::new(false);
         let asked = async {
             let channel = self.connections.to(address, None).await.map_err(|error| error.to_string())?;
             let request = ProposeRequest { proposal: proposal.encode() };
+            is_sent.store(true, Ordering::Relaxed);
             let reply = ControlClient::new(channel).propose(request).await;
             reply.map_err(|status| failed_call(address, &status).to_string())
         };
@@ -153,11 +170,11 @@ impl Shared {
             Ok(Ok(reply)) => attempt(reply.into_inner()),
             Ok(Err(why)) => {
                 self.connections.forget(address);
-                not(why)
+                not(why, is_sent.load(Ordering::Relaxed))
             }
             Err(_) => {
                 self.connections.forget(address);
-                not(format!("no answer from {address} in time"))
+                not(format!("no answer from {address} in time"), is_sent.load(Ordering::Relaxed))
             }
         }
     }
@@ -170,11 +187,12 @@ impl Shared {
         };
         let (index, outcome) = match answer {
             Ok(decided) => decided,
-            Err(NotProposed::StillVotes(member)) => {
-                let refused = NotProposed::StillVotes(member).to_string();
-                return ProposeReply { outcome: REFUSED.into(), detail: refused, ..ProposeReply::default() };
-            }
-            Err(NotProposed::Invalid(why)) => {
+            Err(
+                why @ (NotProposed::StillVotes(_)
+                | NotProposed::Leads(_)
+                | NotProposed::LeavesNoMajority(_)
+                | NotProposed::Invalid(_)),
+            ) => {
                 return ProposeReply { outcome: REFUSED.into(), detail: why.to_string(), ..ProposeReply::default() };
             }
             Err(why) => return ProposeReply { leader_address: self.leader_address(), ..not_decided(&why) },
@@ -198,7 +216,10 @@ impl Shared {
 }
 
 fn not_decided(why: &NotProposed) -> ProposeReply {
-    ProposeReply { detail: why.to_string(), ..ProposeReply::default() }
+    // Others may have it already.
+    let is_open = matches!(why, NotProposed::Stopped(why) if why == UNANSWERED);
+    let detail = if is_open { format!("{why}; {MAY_BE_DECIDED}") } else { why.to_string() };
+    ProposeReply { detail, ..ProposeReply::default() }
 }
 
 /// Reads an answer. What is not known there was not decided.
@@ -210,6 +231,9 @@ fn attempt(reply: ProposeReply) -> Attempt {
         JOINED => decided(Decision::Joined(MemberId(reply.number))),
         OUTDATED => decided(Decision::Outdated),
         REFUSED => Attempt::Refused(reply.detail),
-        _ => Attempt::Not { leader_address: reply.leader_address, why: reply.detail },
+        _ => {
+            let is_open = reply.detail.contains(MAY_BE_DECIDED);
+            Attempt::Not { leader_address: reply.leader_address, why: reply.detail, is_open }
+        }
     }
 }

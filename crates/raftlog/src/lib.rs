@@ -3,7 +3,8 @@
 //! **Never in this crate:** what the bytes mean. That is `control::log`'s.
 //!
 //! Invariants: a file is replaced through `NAME.new`, which is synced before it gets its name; the
-//! directory is synced after each name that it gets. One process has the directory: a lock on the
+//! directory is synced after each name that it gets. What a new generation replaces is kept in a
+//! directory beside it, `NAME.old-GENERATION`, of which there is one. One process has the directory: a lock on the
 //! file `lock` says so, and ends with the process.
 //!
 //! Failure modes: after a write or sync that failed, everything fails ([`Directory`] remembers): what
@@ -137,6 +138,46 @@ impl Storage for Directory {
             log.sync_all()
         })
     }
+
+    fn keep_aside(&mut self, generation: u64) -> Result<(), StorageError> {
+        self.attempt("keep aside", File::Snapshot, |directory| keep_aside(&directory.path, generation))
+    }
+}
+
+/// Copies the files of `path` to a directory beside it, and removes the one that was there before.
+fn keep_aside(path: &Path, generation: u64) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Err(io::Error::other("a directory of this name has none beside it"));
+    };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let prefix = format!("{name}.old-");
+    let (aside, new) = (format!("{prefix}{generation}"), format!("{prefix}{generation}.new"));
+    let new = parent.join(new);
+    if new.exists() {
+        fs::remove_dir_all(&new)?;
+    }
+    DirBuilder::new().mode(0o700).create(&new)?;
+    for file in File::ALL {
+        match fs::File::open(path.join(file.name())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(mut from) => {
+                let mut to = owned(OpenOptions::new().create_new(true).write(true)).open(new.join(file.name()))?;
+                io::copy(&mut from, &mut to)?;
+                to.sync_all()?;
+            }
+        }
+    }
+    sync_directory(&new)?;
+    for entry in fs::read_dir(parent)? {
+        let entry = entry?;
+        let is_older = entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)) && entry.path() != new;
+        if is_older {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    fs::rename(&new, parent.join(aside))?;
+    sync_directory(parent)
 }
 
 fn owned(options: &mut OpenOptions) -> &mut OpenOptions {
@@ -153,8 +194,8 @@ fn storage_error(what: &str, path: &Path, error: &io::Error) -> StorageError {
 
 #[cfg(test)]
 mod tests {
-    use ecotone_control::ids::{DirectoryId, FederationId, MemberId};
-    use ecotone_control::log::{Identity, LogError, create, open};
+    use ecotone_control::ids::{DirectoryId, FederationId, HistoryId, MemberId};
+    use ecotone_control::log::{Identity, LogError, begin_generation, create, open};
     use ecotone_control::node::{Command, Event, Node};
     use ecotone_control::recover;
 
@@ -163,6 +204,7 @@ mod tests {
     const IDENTITY: Identity = Identity {
         federation: FederationId([1; 8]),
         generation: 1,
+        history: HistoryId([1; 8]),
         member: MemberId(1),
         directory: DirectoryId([2; 16]),
     };
@@ -224,6 +266,42 @@ mod tests {
         fs::remove_file(directory.path().join("log")).unwrap();
         let refused = open(Directory::open(directory.path()).unwrap()).unwrap_err();
         assert_eq!(refused, LogError::Missing { file: File::Log });
+    }
+
+    #[test]
+    fn what_a_new_generation_replaces_is_kept_beside_it_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control");
+        lead(&path);
+        for generation in 2..4 {
+            let before = fs::read(path.join("snapshot")).unwrap();
+            let (log, content) = open(Directory::open(&path).unwrap()).unwrap().unwrap();
+            let map = ecotone_control::map::Map { next_member: 2, ..recover::replay(&content).unwrap().0 };
+            let map = ecotone_control::map::Map { servers: [(MemberId(1), server())].into(), ..map };
+            let snapshot = recover::force_new(&map, 9, &content, HistoryId([generation as u8; 8])).unwrap();
+            let identity = recover::identity(&content.identity, &snapshot).unwrap();
+            assert_eq!(identity.generation, generation);
+            begin_generation(log.into_storage(), identity, snapshot).unwrap();
+            let aside: Vec<_> =
+                fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(aside.len(), 2, "{aside:?}");
+            let kept = directory.path().join(format!("control.old-{}", generation - 1));
+            assert_eq!(fs::read(kept.join("snapshot")).unwrap(), before);
+            assert!(open(Directory::open(&kept).unwrap()).unwrap().is_some(), "it can be gone back to");
+        }
+    }
+
+    fn server() -> ecotone_control::map::Server {
+        use ecotone_control::map::{Addresses, Features, Role, Server, ServerState};
+        Server {
+            directory: IDENTITY.directory,
+            name: "a".parse().unwrap(),
+            addresses: Addresses::default(),
+            zone: String::new(),
+            role: Role::Data,
+            state: ServerState::Active,
+            features: Features { min: 1, max: 1 },
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ecotone_control::entry::{Entry, NewServer, Proposal};
-use ecotone_control::ids::{CertificateSerial, DirectoryId, FederationId, MemberId, ShardId, TokenId};
+use ecotone_control::ids::{DirectoryId, FederationId, HistoryId, KeyHash, MemberId, ShardId, TokenId};
 use ecotone_control::log::{self, Identity, Log, Records};
 use ecotone_control::machine::Outcome;
 use ecotone_control::map::{Addresses, Features, Map, Role, ServerState};
@@ -506,7 +506,10 @@ impl World {
         let disk = Disk::new(self.profile.plant == Some(Plant::LogBeforeSnapshot));
         let server = &mut self.servers[at];
         let Some(member) = server.member else { return };
-        let identity = Identity { federation: self.federation, generation: 1, member, directory: server.directory };
+        // Who joins hears of the history from its leader.
+        let history = if member.0 == 1 { HistoryId(self.federation.0) } else { HistoryId::UNKNOWN };
+        let (federation, directory) = (self.federation, server.directory);
+        let identity = Identity { federation, generation: 1, history, member, directory };
         // Nothing of a made-up disk fails that was not told to.
         if let Ok((log, _)) = log::create(disk, identity, snapshot) {
             server.disk = Some(log.into_storage());
@@ -700,7 +703,7 @@ impl World {
                     None => Ok(()),
                 }
             }
-            Command::NewGeneration(_) => Ok(()),
+            Command::NewGeneration { .. } => Ok(()),
         }
     }
 
@@ -841,8 +844,8 @@ impl World {
             match member {
                 Some(member) if server.is_lost && map.server(member).is_some() => self.remove(at, true),
                 None if !server.is_lost => {
-                    let entry =
-                        Entry::Join { token, token_expires_s: self.now_us + 3_600, server: self.new_server(at) };
+                    let (token_expires_s, server) = (self.now_us + 3_600, self.new_server(at));
+                    let entry = Entry::Join { token, token_expires_s, key: key_of(&server), server };
                     self.ask(Proposal { by, entry });
                 }
                 Some(member) if server.running.is_some() => {
@@ -885,11 +888,7 @@ impl World {
                 let value = Some(self.random.below(1_000).to_string()).filter(|value| value.len() > 1);
                 Entry::Set { name: format!("setting-{}", self.random.below(5)), value }
             }
-            (1, _) => {
-                let mut serial = [0; 20];
-                serial[..16].copy_from_slice(&self.random.bytes());
-                Entry::Revoke { serial: CertificateSerial(serial), expires_s: self.random.below(1_000) }
-            }
+            (1, _) => Entry::Barrier,
             (2, _) => Entry::Prune { now_s: self.random.below(500) },
             (3, _) => Entry::RaiseFeatureLevel { level: self.random.between(1, 3) as u32 },
             // Somebody else tries a token that was used.
@@ -903,7 +902,7 @@ impl World {
                     name: ServerId::new(format!("thief-{}", self.now_us)).unwrap_or_else(|_| unreachable!()),
                     ..self.new_server(0)
                 };
-                Entry::Join { token, token_expires_s: self.now_us + 3_600, server: thief }
+                Entry::Join { token, token_expires_s: self.now_us + 3_600, key: key_of(&thief), server: thief }
             }
             (5 | 6, Some((shard, state))) => Entry::AddCopy { shard, epoch: state.epoch, member },
             (7, Some((shard, state))) => Entry::RemoveCopy { shard, epoch: state.epoch, member },
@@ -1026,9 +1025,13 @@ impl World {
     fn remove(&mut self, at: usize, force: bool) {
         let (Some(member), Some(leader)) = (self.servers[at].member, self.leader()) else { return };
         let Some(by) = self.servers[leader].member else { return };
-        let mut serial = [0; 20];
-        serial[..8].copy_from_slice(&member.0.to_be_bytes());
-        let certificates = vec![(CertificateSerial(serial), self.random.below(1_000))];
-        self.ask(Proposal { by, entry: Entry::Remove { member, force, certificates } });
+        self.ask(Proposal { by, entry: Entry::Remove { member, force } });
     }
+}
+
+/// Each directory has a key of its own.
+fn key_of(server: &NewServer) -> KeyHash {
+    let mut key = [0; 32];
+    key[..16].copy_from_slice(&server.directory.0);
+    KeyHash(key)
 }

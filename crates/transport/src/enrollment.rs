@@ -56,6 +56,8 @@ const MAX_DETAIL_CHARS: usize = 1024;
 pub const NOT_HERE: &str = "not-here";
 /// Name of a refusal: nobody can answer now.
 pub const NO_LEADER: &str = "no-leader";
+/// Name of a refusal: the leader has not got the authority's key yet.
+pub const NO_AUTHORITY: &str = "no-authority";
 
 /// Answers those that want to join or to renew. May block.
 pub trait Enrollment: Send + Sync {
@@ -203,6 +205,15 @@ pub fn no_leader() -> EnrollReply {
     refused(NO_LEADER, "no server leads the federation now, so nobody can join; a moment later one may")
 }
 
+/// The reply of a leader that cannot sign yet.
+pub fn no_authority() -> EnrollReply {
+    refused(
+        NO_AUTHORITY,
+        "the server that leads the federation has not got the authority's key from another one yet, so nobody can \
+         join; a moment later it may, if a server that has voted before is there",
+    )
+}
+
 /// Sends who asks to the server of this address.
 pub struct Elsewhere(pub String);
 
@@ -308,7 +319,7 @@ where
                     continue;
                 }
                 // A circle ends when they have all heard who leads.
-                if !may_follow && refusal != NO_LEADER {
+                if !may_follow && refusal != NO_LEADER && refusal != NO_AUTHORITY {
                     return Err(refused);
                 }
                 refused

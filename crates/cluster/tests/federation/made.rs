@@ -169,7 +169,7 @@ pub fn members(server: &Storeless) -> usize {
 /// Removes a server, as the leader is asked to.
 pub fn remove(leader: &Storeless, removed: &Identity) {
     let member = MemberId(removed.own().member.number());
-    let remove = Entry::Remove { member, force: false, certificates: Vec::new() };
+    let remove = Entry::Remove { member, force: false };
     let decided = leader.federation.membership().unwrap().propose(remove).unwrap();
     assert_eq!(decided.decision, Decision::Changed);
 }

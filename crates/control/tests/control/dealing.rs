@@ -83,7 +83,7 @@ fn shards_go_to_new_servers_and_away_from_drained_ones() {
     );
     assert_eq!(moved.iter().map(|moved| moved.to.0).collect::<BTreeSet<_>>(), BTreeSet::from([1, 3]));
     // One is lost: nobody has its shards.
-    let lost = Entry::Remove { member: MemberId(3), force: true, certificates: Vec::new() };
+    let lost = Entry::Remove { member: MemberId(3), force: true };
     let lost = moves(&apply(dealt("ABC", 3), lost));
     assert_eq!(lost.iter().map(|lost| (lost.shard.0, lost.from)).collect::<Vec<_>>(), [(3, None)]);
 }

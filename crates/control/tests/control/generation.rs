@@ -1,16 +1,16 @@
 //! A federation that is begun anew: by force after the loss of most voters, and from an export.
 
-use ecotone_control::Snapshot;
 use ecotone_control::entry::{Entry, NewServer, Proposal};
-use ecotone_control::ids::{DirectoryId, MemberId, TokenId};
-use ecotone_control::log::{File, Identity, begin_generation, create, open};
+use ecotone_control::ids::{DirectoryId, HistoryId, KeyHash, MemberId, TokenId};
+use ecotone_control::log::{File, Identity, begin_generation, open};
 use ecotone_control::machine::{Machine, Outcome};
 use ecotone_control::map::{Addresses, Features, Map, Role};
-use ecotone_control::node::{Command, Event, Node};
 use ecotone_control::recover::{self, CannotBegin};
 use ecotone_types::ServerId;
 
-use super::log_files::{IDENTITY, Memory, Single};
+use super::log_files::{Memory, Single};
+
+const HISTORY: HistoryId = HistoryId([7; 8]);
 
 #[test]
 fn by_force_all_that_this_server_knows_goes_on() {
@@ -21,17 +21,16 @@ fn by_force_all_that_this_server_knows_goes_on() {
     let (log, content) = open(storage).unwrap().unwrap();
     let (map, last) = recover::replay(&content).unwrap();
     assert_eq!(map, before);
-    let snapshot = recover::force_new(&map, last, &content).unwrap();
-    let generation = recover::generation(&snapshot).unwrap();
-    assert_eq!(generation, 2);
-    let identity = Identity { generation, ..content.identity };
+    let snapshot = recover::force_new(&map, last, &content, HISTORY).unwrap();
+    let identity = recover::identity(&content.identity, &snapshot).unwrap();
+    assert_eq!(identity, Identity { generation: 2, history: HISTORY, ..content.identity });
     let begun = Map::decode(&snapshot.data).unwrap();
     assert_eq!((begun.servers, begun.shards), (map.servers, map.shards));
 
     // Cut short between any two writes it is of the old generation or of the new, and can be begun
     // again.
     let storage = log.into_storage();
-    for writes in 0..5 {
+    for writes in 0..6 {
         let cut = Memory { writes_left: Some(writes), ..storage.clone() };
         let mut cut_short = cut.clone();
         let _ = begin_generation(Shared(&mut cut_short), identity, snapshot.clone());
@@ -59,6 +58,7 @@ fn joins(number: u8) -> Entry {
     Entry::Join {
         token: TokenId([number; 16]),
         token_expires_s: 1,
+        key: KeyHash([number; 32]),
         server: NewServer {
             directory: DirectoryId([number; 16]),
             name: ServerId::new(format!("s{number}")).unwrap(),
@@ -81,7 +81,7 @@ fn by_force_no_number_is_given_that_a_lost_entry_may_have_given() {
     let given: Vec<Outcome> = (3..200)
         .map(|number| lost.apply(last + u64::from(number), &Proposal { by: MemberId(1), entry: joins(number) }))
         .collect();
-    let snapshot = recover::force_new(&map, last, &content).unwrap();
+    let snapshot = recover::force_new(&map, last, &content, HISTORY).unwrap();
     let mut begun = Machine::new(Map::decode(&snapshot.data).unwrap(), snapshot.get_metadata().index);
     for outcome in &given {
         let Outcome::Joined(member) = outcome else { panic!("{outcome:?}") };
@@ -93,68 +93,23 @@ fn by_force_no_number_is_given_that_a_lost_entry_may_have_given() {
     assert!(begun.map().next_shard >= map.next_shard + recover::SKIPPED_NUMBERS);
 
     for spent in [Map { next_member: u64::MAX, ..map.clone() }, Map { next_shard: u32::MAX - 1, ..map }] {
-        assert_eq!(recover::force_new(&spent, last, &content), Err(CannotBegin::NoNumbers));
+        assert_eq!(recover::force_new(&spent, last, &content, HISTORY), Err(CannotBegin::NoNumbers));
     }
 }
 
 #[test]
-fn servers_of_the_old_generation_learn_and_old_messages_are_refused() {
-    // The messages of a leader of each generation to a second server, which each has as a learner.
-    let message_of = |generation: u64| {
-        let mut map = Map::new(IDENTITY.federation);
-        map.generation = generation;
-        let identity = Identity { generation, ..IDENTITY };
-        let storage = Memory::default();
-        let (log, content) = create(storage, identity, two_voters(&map)).unwrap();
-        let mut node = Node::new(content, 3).unwrap();
-        let mut log = log;
-        for _ in 0..200 {
-            let mut commands = Vec::new();
-            node.handle(Event::Tick, &mut commands).unwrap();
-            while let Some(command) = commands.pop() {
-                match command {
-                    Command::Send { to: MemberId(2), bytes } => return bytes,
-                    Command::Persist { number, records } => {
-                        log.persist(&records).unwrap();
-                        node.handle(Event::Persisted(number), &mut commands).unwrap();
-                    }
-                    _ => {}
-                }
-            }
-        }
-        panic!("no message in 5 s");
-    };
-    let (old, new) = (message_of(1), message_of(2));
-    let identity = Identity { member: MemberId(2), directory: DirectoryId([3; 16]), ..IDENTITY };
-    let (log, content) = create(Memory::default(), identity, Snapshot::default()).unwrap();
-    let mut node = Node::new(content, 1).unwrap();
-    let mut commands = Vec::new();
-    node.handle(Event::Receive { from: MemberId(1), bytes: new.clone() }, &mut commands).unwrap();
-    assert_eq!(commands, [Command::NewGeneration(2)]);
-    commands.clear();
-    node.handle(Event::Receive { from: MemberId(1), bytes: old.clone() }, &mut commands).unwrap();
-    assert!(commands.is_empty(), "it takes no further part");
-
-    let identity = Identity { generation: 2, ..identity };
-    let (log, content) = begin_generation(log.into_storage(), identity, Snapshot::default()).unwrap();
-    let mut node = Node::new(content, 1).unwrap();
-    node.handle(Event::Receive { from: MemberId(1), bytes: old }, &mut commands).unwrap();
-    assert!(commands.is_empty());
-    assert_eq!(node.refused_messages(), 1);
-    node.handle(Event::Receive { from: MemberId(3), bytes: new.clone() }, &mut commands).unwrap();
-    assert_eq!(node.refused_messages(), 2, "it is not from whom it says");
-    node.handle(Event::Receive { from: MemberId(1), bytes: new }, &mut commands).unwrap();
-    assert_eq!(node.refused_messages(), 2);
-    // An empty log under the old number of the new generation: it never voted there.
-    assert!(log.into_storage().files.contains_key(&File::Identity));
-}
-
-/// The beginning of a group of two, which no federation has: to see messages before it has servers.
-fn two_voters(map: &Map) -> Snapshot {
-    let mut snapshot = recover::found(map.federation);
-    snapshot.data = map.encode().into();
-    snapshot.mut_metadata().mut_conf_state().voters = vec![1, 2];
-    snapshot
+fn by_force_nothing_overflows() {
+    let single = Single::begin();
+    let (_, content) = open(single.log.into_storage()).unwrap().unwrap();
+    let (map, last) = recover::replay(&content).unwrap();
+    let spent = [
+        (Map { generation: u64::MAX, ..map.clone() }, last),
+        (Map { version: u64::MAX, ..map.clone() }, last),
+        (map, u64::MAX),
+    ];
+    for (map, last) in spent {
+        assert_eq!(recover::force_new(&map, last, &content, HISTORY), Err(CannotBegin::NoNumbers));
+    }
 }
 
 /// Storage that the test keeps.
@@ -179,5 +134,9 @@ impl ecotone_control::log::Storage for Shared<'_> {
 
     fn truncate(&mut self, length: u64) -> Result<(), ecotone_control::log::StorageError> {
         self.0.truncate(length)
+    }
+
+    fn keep_aside(&mut self, generation: u64) -> Result<(), ecotone_control::log::StorageError> {
+        self.0.keep_aside(generation)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ecotone_control::entry::{Entry, Proposal};
-use ecotone_control::ids::{DirectoryId, FederationId, MemberId};
+use ecotone_control::ids::{DirectoryId, FederationId, HistoryId, MemberId};
 use ecotone_control::log::{Content, File, Identity, Log, LogError, Storage, StorageError, create, open};
 use ecotone_control::node::{Command, Event, Node};
 use ecotone_control::recover;
@@ -11,8 +11,13 @@ use proptest::prelude::*;
 
 use super::found;
 
-pub(crate) const IDENTITY: Identity =
-    Identity { federation: FederationId([1; 8]), generation: 1, member: MemberId(1), directory: DirectoryId([2; 16]) };
+pub(crate) const IDENTITY: Identity = Identity {
+    federation: FederationId([1; 8]),
+    generation: 1,
+    history: HistoryId([1; 8]),
+    member: MemberId(1),
+    directory: DirectoryId([2; 16]),
+};
 
 /// Files in memory, and how much of the log is synced. Fails after so many writes, if it is told to.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +25,8 @@ pub(crate) struct Memory {
     pub files: BTreeMap<File, Vec<u8>>,
     pub synced: usize,
     pub writes_left: Option<usize>,
+    /// The generation that was kept aside, and its snapshot.
+    pub aside: Option<(u64, Vec<u8>)>,
 }
 
 impl Memory {
@@ -69,6 +76,12 @@ impl Storage for Memory {
         self.write()?;
         self.files.get_mut(&File::Log).unwrap().truncate(length as usize);
         self.synced = length as usize;
+        Ok(())
+    }
+
+    fn keep_aside(&mut self, generation: u64) -> Result<(), StorageError> {
+        self.write()?;
+        self.aside = Some((generation, self.files[&File::Snapshot].clone()));
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ mod dealing;
 mod generation;
 mod log_files;
 mod map_rules;
+mod messages;
 mod voters_table;
 
 use ecotone_control::entry::{Entry, NewServer, Proposal};

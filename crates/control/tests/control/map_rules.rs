@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ecotone_control::entry::{Entry, MAX_ENTRY_BYTES, NewServer, Proposal};
-use ecotone_control::ids::{CertificateSerial, Epoch, FederationId, MemberId, ShardId, TokenId};
+use ecotone_control::ids::{Epoch, FederationId, KeyHash, MemberId, ShardId, TokenId};
 use ecotone_control::machine::{Machine, Outcome, Refusal};
 use ecotone_control::map::{Addresses, Features, MAX_ZONE_BYTES, Map, Role, ServerState};
 use proptest::prelude::*;
@@ -31,16 +31,17 @@ fn new_server() -> impl Strategy<Value = NewServer> {
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    let serial = || (0..6_u8).prop_map(|number| CertificateSerial([number; 20]));
     prop_oneof![
         1 => (new_server(), any::<bool>()).prop_map(|(server, with_shard)| Entry::Found {
             server,
             authority: None,
             with_shard
         }),
-        6 => (0..12_u8, 0..9_u64, new_server()).prop_map(|(token, token_expires_s, server)| Entry::Join {
+        // When a token ends is part of it.
+        6 => (0..12_u8, new_server()).prop_map(|(token, server)| Entry::Join {
             token: TokenId([token; 16]),
-            token_expires_s,
+            token_expires_s: u64::from(token % 9),
+            key: KeyHash(server.directory.0.repeat(2).try_into().unwrap()),
             server
         }),
         6 => (member(), new_server()).prop_map(|(member, server)| Entry::Announce {
@@ -51,11 +52,7 @@ fn entry() -> impl Strategy<Value = Entry> {
             features: server.features
         }),
         2 => (member(), any::<bool>()).prop_map(|(member, drain)| Entry::Drain { member, drain }),
-        2 => (member(), any::<bool>(), serial()).prop_map(|(member, force, serial)| Entry::Remove {
-            member,
-            force,
-            certificates: vec![(serial, 5)]
-        }),
+        2 => (member(), any::<bool>()).prop_map(|(member, force)| Entry::Remove { member, force }),
         1 => prop::collection::vec(member(), 0..4).prop_map(|primaries| Entry::Deal { primaries }),
         4 => (shard_at(), member()).prop_map(|((shard, epoch), member)| Entry::AddCopy { shard, epoch, member }),
         1 => (shard_at(), member()).prop_map(|((shard, epoch), member)| Entry::RemoveCopy { shard, epoch, member }),
@@ -70,7 +67,7 @@ fn entry() -> impl Strategy<Value = Entry> {
         2 => (shard_at(), member()).prop_map(|((shard, epoch), to)| Entry::Move { shard, epoch, to }),
         1 => ("[a-c]", prop::option::of("[x-z]{0,2}")).prop_map(|(name, value)| Entry::Set { name, value }),
         1 => (1..5_u32).prop_map(|level| Entry::RaiseFeatureLevel { level }),
-        1 => (serial(), 0..9_u64).prop_map(|(serial, expires_s)| Entry::Revoke { serial, expires_s }),
+        1 => Just(Entry::Barrier),
         1 => prop::collection::vec(any::<u8>(), 0..9).prop_map(|authority| Entry::SetAuthority { authority }),
         1 => (0..9_u64).prop_map(|now_s| Entry::Prune { now_s }),
     ]
@@ -86,7 +83,7 @@ fn proposals() -> impl Strategy<Value = Vec<Proposal>> {
             for number in 2..5 {
                 let new = server(number);
                 let token = TokenId([100 + number; 16]);
-                let join = Entry::Join { token, token_expires_s: 9, server: new.clone() };
+                let join = Entry::Join { token, token_expires_s: 9, key: KeyHash([number; 32]), server: new.clone() };
                 let announce = Entry::Announce {
                     member: MemberId(u64::from(number)),
                     directory: new.directory,
@@ -149,15 +146,10 @@ proptest! {
             let now: BTreeSet<MemberId> = map.members().map(|(member, _)| member).collect();
             removed.extend(present.difference(&now).copied());
             prop_assert!(now.is_disjoint(&removed), "one of {:?} is back", removed);
-            match (&proposal.entry, &outcome) {
-                (Entry::Join { token, token_expires_s, server }, Outcome::Joined(member)) => {
-                    let (joined, _) = *spent.entry(*token).or_insert((*member, *token_expires_s));
-                    prop_assert_eq!(joined, *member, "two servers joined with one token");
-                    prop_assert_eq!(machine.directory(*member), Some(server.directory));
-                }
-                // Who proposes compares an expired one with the clock.
-                (Entry::Prune { now_s }, Outcome::Changed) => spent.retain(|_, (_, expires_s)| *expires_s > *now_s),
-                _ => {}
+            if let (Entry::Join { token, server, .. }, Outcome::Joined(member)) = (&proposal.entry, &outcome) {
+                let joined = *spent.entry(*token).or_insert(*member);
+                prop_assert_eq!(joined, *member, "two servers joined with one token");
+                prop_assert_eq!(machine.directory(*member), Some(server.directory));
             }
             let is_changed = *map != before;
             let has_effect = matches!(outcome, Outcome::Changed | Outcome::Joined(_));
@@ -237,7 +229,12 @@ fn ask(machine: &mut Machine, entry: Entry) -> Outcome {
 
 fn join(machine: &mut Machine, number: u8) -> MemberId {
     let new = server(number);
-    let entry = Entry::Join { token: TokenId([number; 16]), token_expires_s: 3_600, server: new.clone() };
+    let entry = Entry::Join {
+        token: TokenId([number; 16]),
+        token_expires_s: 3_600,
+        key: KeyHash([number; 32]),
+        server: new.clone(),
+    };
     let Outcome::Joined(member) = ask(machine, entry) else { panic!("server {number} was refused") };
     let announce = Entry::Announce {
         member,
@@ -270,14 +267,64 @@ fn who_announces_itself_without_an_address_for_clients_keeps_the_one_that_it_has
 fn a_token_lets_one_server_in_and_lets_it_ask_again() {
     let mut machine = begun();
     let first = join(&mut machine, 2);
-    let again = Entry::Join { token: TokenId([2; 16]), token_expires_s: 3_600, server: server(2) };
-    assert_eq!(ask(&mut machine, again.clone()), Outcome::Joined(first));
-    let other = Entry::Join { token: TokenId([2; 16]), token_expires_s: 3_600, server: server(3) };
+    let with = |key: u8, server: NewServer| {
+        let (token, key) = (TokenId([8; 16]), KeyHash([key; 32]));
+        Entry::Join { token, token_expires_s: 3_600, key, server }
+    };
+    let joins = ask(&mut machine, with(8, server(8)));
+    let Outcome::Joined(second) = joins else { panic!("{joins:?}") };
+    assert_eq!(ask(&mut machine, with(8, server(8))), Outcome::Joined(second), "its answer was lost");
+    // Not for another key, under another name, or in another directory.
+    let renamed = NewServer { name: server(7).name, ..server(8) };
+    let moved = NewServer { directory: server(7).directory, ..server(8) };
+    for taken in [with(9, server(8)), with(8, renamed), with(8, moved)] {
+        assert_eq!(ask(&mut machine, taken), Outcome::Refused(Refusal::TokenSpent));
+    }
+    // Nor once it has begun, which it did with a certificate.
+    let again =
+        Entry::Join { token: TokenId([2; 16]), token_expires_s: 3_600, key: KeyHash([2; 32]), server: server(2) };
+    assert_eq!(ask(&mut machine, again.clone()), Outcome::Refused(Refusal::TokenSpent));
+    let other =
+        Entry::Join { token: TokenId([2; 16]), token_expires_s: 3_600, key: KeyHash([3; 32]), server: server(3) };
     assert_eq!(ask(&mut machine, other.clone()), Outcome::Refused(Refusal::TokenSpent));
     // Nor when it is removed: not even itself.
-    ask(&mut machine, Entry::Remove { member: first, force: false, certificates: Vec::new() });
+    ask(&mut machine, Entry::Remove { member: first, force: false });
     assert_eq!(ask(&mut machine, again), Outcome::Refused(Refusal::TokenSpent));
     assert_eq!(ask(&mut machine, other), Outcome::Refused(Refusal::TokenSpent));
+}
+
+#[test]
+fn a_spent_token_that_was_forgotten_is_never_good_again() {
+    let mut machine = begun();
+    join(&mut machine, 2);
+    let old = |ends: u64| Entry::Join {
+        token: TokenId([2; 16]),
+        token_expires_s: ends,
+        key: KeyHash([3; 32]),
+        server: server(3),
+    };
+    // By a clock that is far ahead, and then set right.
+    assert_eq!(ask(&mut machine, Entry::Prune { now_s: 1 << 40 }), Outcome::Changed);
+    assert!(machine.map().spent_tokens.is_empty());
+    assert_eq!(ask(&mut machine, old(3_600)), Outcome::Refused(Refusal::TokenExpired));
+    assert_eq!(Map::decode(&machine.map().encode()).unwrap().tokens_pruned_until, 3_600);
+    assert_eq!(ask(&mut machine, Entry::Prune { now_s: 1 }), Outcome::Unchanged);
+    assert_eq!(ask(&mut machine, old(3_600)), Outcome::Refused(Refusal::TokenExpired));
+    // Those that are made later are good.
+    assert!(matches!(ask(&mut machine, old(3_601)), Outcome::Joined(_)));
+}
+
+#[test]
+fn a_move_whose_answer_was_lost_is_done_already() {
+    let mut machine = begun();
+    let (second, third) = (join(&mut machine, 2), join(&mut machine, 3));
+    let moves = |to| Entry::Move { shard: ShardId(1), epoch: Epoch(1), to };
+    assert_eq!(ask(&mut machine, moves(second)), Outcome::Changed);
+    assert_eq!(ask(&mut machine, moves(second)), Outcome::Unchanged);
+    assert_eq!(ask(&mut machine, moves(third)), Outcome::Outdated { epoch: Epoch(2) });
+    let on = Entry::Move { shard: ShardId(1), epoch: Epoch(2), to: third };
+    assert_eq!(ask(&mut machine, on), Outcome::Changed);
+    assert_eq!(ask(&mut machine, moves(second)), Outcome::Outdated { epoch: Epoch(3) });
 }
 
 #[test]
@@ -309,8 +356,7 @@ fn a_failover_and_a_move_that_race_become_one() {
 fn removal_takes_shards_only_by_force_and_is_for_ever() {
     let mut machine = begun();
     let second = join(&mut machine, 2);
-    let remove =
-        |force| Entry::Remove { member: MemberId(1), force, certificates: vec![(CertificateSerial([5; 20]), 100)] };
+    let remove = |force| Entry::Remove { member: MemberId(1), force };
     let by_second =
         |machine: &mut Machine, entry| machine.apply(machine.applied() + 1, &Proposal { by: second, entry });
     let refused = by_second(&mut machine, remove(false));
@@ -318,24 +364,19 @@ fn removal_takes_shards_only_by_force_and_is_for_ever() {
     assert_eq!(by_second(&mut machine, remove(true)), Outcome::Changed);
     let shard = &machine.map().shards[&ShardId(1)];
     assert_eq!((shard.primary, shard.epoch), (None, Epoch(2)));
-    assert!(machine.map().revoked.contains_key(&CertificateSerial([5; 20])));
 
     // It asks, and its number is known to be removed also when nothing else is known of it.
     let set = Entry::Set { name: "a".into(), value: Some("b".into()) };
     assert_eq!(ask(&mut machine, set.clone()), Outcome::Refused(Refusal::Removed(MemberId(1))));
     assert_eq!(by_second(&mut machine, Entry::Prune { now_s: 1_000 }), Outcome::Changed);
     assert!(!machine.map().servers.contains_key(&MemberId(1)));
-    assert!(machine.map().revoked.is_empty());
     assert_eq!(ask(&mut machine, set), Outcome::Refused(Refusal::Removed(MemberId(1))));
     // The next server gets a new number.
     let token = TokenId([9; 16]);
-    let again = Entry::Join { token, token_expires_s: 1, server: server(9) };
+    let again = Entry::Join { token, token_expires_s: 3_601, key: KeyHash([9; 32]), server: server(9) };
     assert_eq!(by_second(&mut machine, again), Outcome::Joined(MemberId(3)));
-    assert_eq!(
-        by_second(&mut machine, Entry::Remove { member: MemberId(3), force: true, certificates: Vec::new() }),
-        Outcome::Changed
-    );
-    let last = by_second(&mut machine, Entry::Remove { member: second, force: true, certificates: Vec::new() });
+    assert_eq!(by_second(&mut machine, Entry::Remove { member: MemberId(3), force: true }), Outcome::Changed);
+    let last = by_second(&mut machine, Entry::Remove { member: second, force: true });
     assert_eq!(last, Outcome::Refused(Refusal::LastServer(second)));
 }
 
@@ -363,7 +404,10 @@ fn the_feature_level_rises_when_all_can_follow() {
     let refused = Outcome::Refused(Refusal::FeatureLevel { level: 3, min: 1, max: 2 });
     assert_eq!(ask(&mut machine, announce(second, 2)), refused);
     let token = TokenId([7; 16]);
-    assert_eq!(ask(&mut machine, Entry::Join { token, token_expires_s: 1, server: server(7) }), refused);
+    assert_eq!(
+        ask(&mut machine, Entry::Join { token, token_expires_s: 1, key: KeyHash([7; 32]), server: server(7) }),
+        refused
+    );
 }
 
 #[test]
@@ -372,7 +416,7 @@ fn witnesses_and_drained_servers_get_no_data() {
     let second = join(&mut machine, 2);
     let witness = NewServer { role: Role::Witness, ..server(3) };
     let token = TokenId([3; 16]);
-    let joined = ask(&mut machine, Entry::Join { token, token_expires_s: 1, server: witness });
+    let joined = ask(&mut machine, Entry::Join { token, token_expires_s: 1, key: KeyHash([8; 32]), server: witness });
     let Outcome::Joined(witness) = joined else { panic!("{joined:?}") };
     let copy = |member| Entry::AddCopy { shard: ShardId(1), epoch: Epoch(1), member };
     assert_eq!(ask(&mut machine, copy(witness)), Outcome::Refused(Refusal::CannotHold(witness)));

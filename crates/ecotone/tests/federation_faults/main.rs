@@ -225,6 +225,14 @@ impl<'n> World<'n> {
                 |server: &Server| server.status().is_some_and(|status| array(&status["shards"]).len() == SHARDS);
             self.servers.iter().all(knows)
         });
+        // Their stores are made meanwhile; what is said of the map comes sooner.
+        until("all to serve them", || {
+            let serves = |server: &Server| {
+                let info = ask(&server.clients, &["CLUSTER", "INFO"], PATIENCE);
+                matches!(info, Ok(Reply::Text(info)) if info.contains("cluster_slots_ok:16384"))
+            };
+            self.servers.iter().all(serves)
+        });
         let status = self.servers[0].status().unwrap();
         let (mut with_keys, mut owners, mut moved) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
         for shard in array(&status["shards"]) {

@@ -326,7 +326,11 @@ fn one_limit_holds_for_all_stores_that_share_it() {
         let store = if number.is_multiple_of(2) { &first } else { &second };
         assert!(store.get(&number.to_be_bytes()).unwrap().is_some());
     }
-    // What is pinned may exceed the limit for a moment; what is only kept may not.
-    assert!(limit.used_bytes() <= limit.limit_bytes() + limit.limit_bytes() / 4, "{limit:?}");
+    // What is pinned, or being flushed, may exceed the limit for a moment; what is only kept may not.
+    let begun = Instant::now();
+    while limit.used_bytes() > limit.limit_bytes() + limit.limit_bytes() / 4 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{limit:?}");
+        std::thread::yield_now();
+    }
     assert!(limit.used_bytes() > 0);
 }

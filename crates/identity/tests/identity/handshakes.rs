@@ -239,6 +239,39 @@ fn a_certificate_that_has_ended_is_good_enough_to_ask_for_the_next_one() {
     assert_eq!(with(Protocol::Enroll), refused_by_server(HandshakeFailure::Removed));
 }
 
+#[test]
+fn a_certificate_that_is_not_valid_yet_is_good_enough_to_ask_for_the_next_one() {
+    let two = two();
+    // Whoever gave it has a clock that was a month ahead.
+    two.clock.set(NOW.plus(30 * 24 * HOUR));
+    two.authority.renew(&two.b).unwrap();
+    two.clock.set(NOW);
+    assert!(!two.b.is_valid_now() && two.a.is_valid_now());
+    assert!(two.b.renewal_is_due() && !two.a.renewal_is_due());
+    let with = |protocol| {
+        let client = tls::client_config(&two.b, protocol, None).unwrap();
+        handshake(client, tls::server_config(&two.a, protocol).unwrap())
+    };
+    assert_eq!(with(Protocol::Calls), refused_by_server(HandshakeFailure::NotYetValid));
+    assert_eq!(with(Protocol::Enroll), (Ok(()), Ok(())));
+    two.authority.renew(&two.b).unwrap();
+    assert_eq!(with(Protocol::Calls), (Ok(()), Ok(())));
+    two.a.set_members(3, [1].into());
+    assert_eq!(with(Protocol::Enroll), refused_by_server(HandshakeFailure::Removed));
+}
+
+#[test]
+fn a_request_shows_the_same_key_however_often_it_is_made() {
+    let two = two();
+    let folder = two.directory.path().join("new");
+    let token = two.authority.issue_token(NOW).unwrap();
+    let begin = || ecotone_identity::join::Joining::begin(&folder, token.clone(), name("new")).unwrap().request;
+    let key = |request: &[u8]| ecotone_identity::requested_key(request).unwrap();
+    assert_eq!(key(&begin()), key(&begin()));
+    assert_ne!(key(&begin()), key(&two.b.begin_renewal().unwrap().request));
+    assert!(ecotone_identity::requested_key(b"none").is_err());
+}
+
 /// A certificate that the authority made in `folder` has signed, and that says something else.
 fn forged(folder: &Path, dns: &str, called: &ServerId) -> Arc<ClientConfig> {
     use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};

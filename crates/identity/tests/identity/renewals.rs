@@ -22,8 +22,11 @@ fn it_is_due_after_half_of_its_life_and_a_minute_after_a_failure() {
         (ENDS.0 + 1_000_000, None, true),
         // The clock was ahead when it failed, and was set back.
         (MADE + 43_200, Some(MADE + 90_000), true),
-        // Set back to before it was made.
-        (MADE - 100_000, None, false),
+        // Set back to before it was made, and to before it is valid.
+        (MADE - 300, None, false),
+        (MADE - 301, None, true),
+        (MADE - 301, Some(MADE - 302), false),
+        (MADE - 100_000, None, true),
     ] {
         let due = is_due(BEGINS, ENDS, last_failure.map(Timestamp), Timestamp(at));
         assert_eq!(due, expected, "at {at} after a failure at {last_failure:?}");

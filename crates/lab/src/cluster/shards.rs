@@ -55,7 +55,7 @@ pub(super) fn measure(scene: &mut Scene<'_>) -> Result<Result<ShardsCost, String
         )));
     }
     let resident_bytes_per_shard = (resident(&many)? - resident(&one)?) / f64::from(shards - 1);
-    let Some((set, get)) = compare(scene, "shards", (&one, true), (&many, true))? else {
+    let Some((set, get)) = compare(scene, "shards", &one, &many)? else {
         return Ok(Err("there is no redis-benchmark (of Redis)".into()));
     };
     let (_, bytes) = stores(many.dir());

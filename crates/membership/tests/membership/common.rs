@@ -10,7 +10,7 @@ use ecotone_control::ids::{DirectoryId, FederationId, MemberId};
 use ecotone_control::map::{Addresses, Features, Map, Role, ServerState};
 use ecotone_identity::founding::{Founded, found};
 use ecotone_identity::join::Joining;
-use ecotone_identity::{Clock, Identity, JoinToken, Joined, SystemClock};
+use ecotone_identity::{Clock, Identity, JoinToken, Joined, SystemClock, Timestamp};
 use ecotone_membership::{Announced, Decided, FEATURES, Known, Membership, Options, Result, folder};
 use ecotone_transport::connections::Timeouts;
 use ecotone_transport::enrollment::{self, Introduction};
@@ -81,6 +81,16 @@ pub struct TestServer {
     runtime: Option<Runtime>,
 }
 
+/// A clock that is ahead by so many seconds.
+#[derive(Debug)]
+pub struct Ahead(pub u64);
+
+impl Clock for Ahead {
+    fn now(&self) -> Timestamp {
+        SystemClock.now().plus(self.0)
+    }
+}
+
 /// Founds a federation in `folder`, and starts its first server.
 pub fn first(folder: PathBuf, with_shard: bool) -> TestServer {
     first_of(folder, with_shard, &Kind::default())
@@ -147,7 +157,17 @@ impl TestServer {
 
     /// Starts it at this address.
     pub fn start_at(address: &str, folder: PathBuf, hint: Option<String>, kind: &Kind) -> Result<TestServer> {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        TestServer::start_by(Arc::new(SystemClock), address, folder, hint, kind)
+    }
+
+    /// Starts it with another clock.
+    pub fn start_by(
+        clock: Arc<dyn Clock>,
+        address: &str,
+        folder: PathBuf,
+        hint: Option<String>,
+        kind: &Kind,
+    ) -> Result<TestServer> {
         let identity = Arc::new(Identity::open(&folder.join("identity"), clock).unwrap().unwrap());
         let name = identity.own().name;
         let security = Security::new(Some(identity), Quotas::with_rate(f64::INFINITY));

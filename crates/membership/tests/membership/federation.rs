@@ -65,7 +65,7 @@ fn servers_join_by_token_and_vote_and_a_removed_one_is_refused() {
     // Gone for good.
     b.propose(Entry::Drain { member: c.member(), drain: true }).unwrap();
     a.wait("it to lose its vote", |known| !known.voters.contains(&MemberId(3)));
-    a.propose(Entry::Remove { member: MemberId(3), force: false, certificates: Vec::new() }).unwrap();
+    a.propose(Entry::Remove { member: MemberId(3), force: false }).unwrap();
     b.wait("to know", |known| known.map.is_removed(MemberId(3)));
     let b_identity = b.security.identity().unwrap().clone();
     b.wait("it to be refused", |_| b_identity.is_removed(ecotone_identity::MemberId::from_number(3)));

@@ -5,4 +5,5 @@
 mod common;
 mod federation;
 mod loss;
+mod mishaps;
 mod upgrades;

@@ -57,7 +57,7 @@ pub(super) fn answer(federation: &Federation, request: &FederationRequest) -> Re
         FederationRequest::Remove { server, force } => {
             let (member, _) = named(map, server)?;
             let removed = server_json(map, member);
-            let decided = propose(membership, Entry::Remove { member, force: *force, certificates: Vec::new() })?;
+            let decided = propose(membership, Entry::Remove { member, force: *force })?;
             json!({ "removed": removed, "decided": decided })
         }
         FederationRequest::Move { shard, to } => move_shard(membership, &known, ShardId(*shard), to)?,
@@ -328,7 +328,7 @@ mod tests {
     use std::sync::Arc;
 
     use ecotone_control::entry::{NewServer, Proposal};
-    use ecotone_control::ids::{DirectoryId, FederationId, TokenId};
+    use ecotone_control::ids::{DirectoryId, FederationId, KeyHash, TokenId};
     use ecotone_control::machine::{Machine, Outcome};
     use ecotone_control::map::{Addresses, Features};
     use ecotone_types::ServerId;
@@ -358,7 +358,12 @@ mod tests {
                 &mut machine,
                 match number {
                     1 => Entry::Found { server, authority: None, with_shard: false },
-                    _ => Entry::Join { token: TokenId([number; 16]), token_expires_s: 9, server },
+                    _ => Entry::Join {
+                        token: TokenId([number; 16]),
+                        token_expires_s: 9,
+                        key: KeyHash([number; 32]),
+                        server,
+                    },
                 },
             );
             if number > 1 {
@@ -394,7 +399,7 @@ mod tests {
         let unknown = found("d").unwrap_err();
         assert!(unknown.contains("\"d\"") && unknown.contains("a, 3, c"), "{unknown}");
         let known = federation(&["a", "b", "c"]);
-        let removed = with(&known, Entry::Remove { member: MemberId(3), force: true, certificates: Vec::new() });
+        let removed = with(&known, Entry::Remove { member: MemberId(3), force: true });
         // Its number is known for ever, also when the map has forgotten the rest.
         for known in [&removed, &with(&removed, Entry::Prune { now_s: 1 })] {
             let found = |server| named(&known.map, server).map(|(member, _)| member.0).unwrap_err();
@@ -421,7 +426,7 @@ mod tests {
         assert_eq!((line("control_leader"), line("control_stopped")), (Some(""), Some("why")));
         assert_eq!((line("control_shards_owned"), line("control_servers_active")), (Some("2"), Some("3")));
         // A shard that nobody serves is counted, and its plan has no server that it comes from.
-        let lost = with(&known, Entry::Remove { member: MemberId(3), force: true, certificates: Vec::new() });
+        let lost = with(&known, Entry::Remove { member: MemberId(3), force: true });
         let lines = lines_of(&lost, None);
         assert!(lines.contains(&("control_shards_without_primary".into(), "2".into())), "{lines:?}");
         let plan = plan(&lost.map);
