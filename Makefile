@@ -19,12 +19,13 @@ TEST_MINUTES ?= 60
 export RUST_TEST_THREADS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores : 8)))
 # How long `make soak` gives each seeded test, and the seed that all begin with: chosen anew, unless it is given.
 SOAK_MINUTES ?= 5
-# Seeds of each of the simulator's six worlds in a soak: 100,000 in all, within an hour.
+# Seeds of each of the simulator's worlds in a soak: six of the control plane (100,000 in all, within an hour), a dozen of
+# replication (minutes each).
 SIM_SEEDS ?= 17000
 SEED := $(or $(SEED),$(shell od -A n -N 4 -t u4 /dev/urandom | tr -d ' '))
 # What has seeded tests, and those of proptest.
 SEEDED := --lib $(addprefix --test ,clients_kills commands compaction control damage differential \
-	federation_faults kills power protocol space store whole)
+	federation_faults kills power protocol replication space store whole)
 # Arguments of the demo: the papers' experiment, made short.
 DEMO_SECONDS ?= 45
 DEMO_ARGS ?= fillrandom --profile three-tier --policies local,local-split,edgepilot,eco --seconds $(DEMO_SECONDS) --papers

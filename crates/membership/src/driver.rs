@@ -51,7 +51,7 @@ pub(crate) struct Driver {
     known: watch::Receiver<Arc<Known>>,
     /// The number of who speaks of another history of this generation, if somebody does.
     other_history: Arc<AtomicU64>,
-    thread: Option<JoinHandle<()>>,
+    thread: parking_lot::Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Driver {
@@ -99,7 +99,13 @@ impl Driver {
             })
             .map_err(|source| Error::Thread { what: "the control plane", source })?;
         let backlog = Arc::default();
-        Ok(Driver { events: sender, backlog, known: following, other_history, thread: Some(thread) })
+        Ok(Driver {
+            events: sender,
+            backlog,
+            known: following,
+            other_history,
+            thread: parking_lot::Mutex::new(Some(thread)),
+        })
     }
 
     /// What is known now, and a way to wait for news.
@@ -131,14 +137,20 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
-    fn drop(&mut self) {
+impl Driver {
+    /// Ends the thread, whoever else has this still: when it returns the log is closed.
+    pub(crate) fn stop(&self) {
+        let Some(thread) = self.thread.lock().take() else { return };
         let _ = self.events.send(Input::Stop);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
+        if thread.join().is_err() {
             error!("the control plane's thread panicked");
         }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

@@ -224,7 +224,10 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.shared.driver.write().take();
+        let driver = self.shared.driver.write().take();
+        if let Some(driver) = driver {
+            driver.stop();
+        }
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(STOP_TIMEOUT);
         }

@@ -1,4 +1,4 @@
-//! Deterministic simulation of the control plane: servers, network, disks and clocks of a
+//! Deterministic simulation of the control plane, and in [`replication`] of the copies of shards: servers, network, disks and clocks of a
 //! federation in one thread, in virtual time, from a seed.
 //!
 //! The servers run `control` as the daemon does; what is made up is around them: a [`World`] with a
@@ -12,6 +12,7 @@
 pub mod check;
 pub mod disk;
 pub mod random;
+pub mod replication;
 mod world;
 
 pub use check::{Check, Invariant, Violation};

@@ -23,8 +23,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("policy", &["types"]),
     ("control", &["types"]),
+    ("replica", &["control"]),
     ("raftlog", &["control", "types"]),
-    ("sim", &["control", "policy", "types"]),
+    ("sim", &["control", "policy", "replica", "types"]),
     ("energy", &["types"]),
     ("identity", &["types"]),
     ("io", &[]),
@@ -72,7 +73,7 @@ const TEST_ARROWS: &[(&str, &str)] = &[("engine", "inspect")];
 const OFFERED: (&str, &[&str]) = ("offline", &["engine", "inspect"]);
 
 /// Crates without clock, IO, threads and global randomness: time and seeds are arguments.
-const PURE: &[&str] = &["types", "policy", "control"];
+const PURE: &[&str] = &["types", "policy", "control", "replica"];
 
 /// What a pure crate must not name, as a path from `std`. (A `HashMap` is here because its order of
 /// iteration is random.)

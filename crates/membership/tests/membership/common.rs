@@ -173,7 +173,15 @@ impl TestServer {
         let security = Security::new(Some(identity), Quotas::with_rate(f64::INFINITY));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let address: SocketAddr = address.parse().unwrap();
-        let listener = runtime.block_on(TcpListener::bind(address)).unwrap();
+        // The listener of a server that was ended a moment ago may be there still.
+        let begun = Instant::now();
+        let listener = loop {
+            match runtime.block_on(TcpListener::bind(address)) {
+                Ok(listener) => break listener,
+                Err(error) => assert!(begun.elapsed() < LONGEST, "{error}"),
+            }
+            std::thread::yield_now();
+        };
         let address = listener.local_addr().unwrap().to_string();
         let options = Options {
             directory: folder.join("control"),

@@ -1,0 +1,516 @@
+//! One copy of a shard on one server: a replica, or the primary.
+//!
+//! A process that starts is a replica, whatever it was before (rule 5). It becomes the primary when
+//! the map names it in an epoch in which it was not one yet, and it is whole. Invariants: it
+//! acknowledges and promises nothing in an epoch that it has sealed, or once it knows of a later
+//! one; it seals with a synced log, so what it reports a loss of power does not take; in one boot
+//! it has recorded that it acknowledges what is not durable before it does.
+
+use ecotone_control::ids::{Epoch, MemberId, ShardId};
+use ecotone_control::map::Shard;
+
+use crate::command::Command;
+use crate::commit::Durability;
+use crate::lease::Held;
+use crate::planted::Planted;
+use crate::position::{History, Incarnation, Mark, Position};
+use crate::primary::{Primary, Settings};
+use crate::promotion::{SealReport, Serving};
+use crate::receiver::{Receiver, Staleness};
+use crate::standing::Standing;
+use crate::stream::{Hello, Kind, Resume, ToCopy, ToCopyBody, ToPrimary, ToPrimaryBody};
+
+/// How often the wait for an answer to a greeting is doubled.
+const MAX_DOUBLINGS: u32 = 4;
+
+/// How a copy behaves, beside what it does as primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopySettings {
+    /// As a primary.
+    pub primary: Settings,
+    /// Bytes that a replica takes before it has applied them.
+    pub window_bytes: u64,
+    /// A primary that says nothing for so long is greeted anew.
+    pub silence_us: u64,
+    /// A copy that has synced all, and got nothing for so long, records that it has.
+    pub clean_after_us: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Role {
+    Replica,
+    Primary(Box<Primary>),
+}
+
+/// A copy.
+#[derive(Clone, Debug)]
+pub struct ShardCopy {
+    me: MemberId,
+    shard: ShardId,
+    incarnation: Incarnation,
+    settings: CopySettings,
+    standing: Standing,
+    role: Role,
+    /// What it takes as a replica, and holds as either.
+    receiver: Receiver,
+    /// What the map says.
+    epoch: Epoch,
+    primary: Option<MemberId>,
+    /// It is being sealed up to this epoch, its log synced.
+    sealing: Option<Epoch>,
+    /// When it greets its primary, if nothing has come until then.
+    greet_us: u64,
+    /// Greetings since it last had something.
+    greetings: u32,
+    /// The session for which another directory is being built.
+    seeding: Option<(u64, History)>,
+    /// What it held when it was last looked at, and since when.
+    rested: (Position, u64),
+    planted: Option<Planted>,
+}
+
+/// What a process finds in the copy's directory.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its standing; none in a new directory.
+    pub standing: Option<Standing>,
+    /// How far its files go.
+    pub at: Mark,
+    /// The last limit of the clock in them.
+    pub clock_limit_ms: u64,
+}
+
+impl ShardCopy {
+    /// A process starts with what it finds.
+    pub fn start(
+        (me, shard): (MemberId, ShardId),
+        incarnation: Incarnation,
+        found: Found,
+        settings: CopySettings,
+        now_us: u64,
+        planted: Option<Planted>,
+        out: &mut Vec<Command>,
+    ) -> Self {
+        let is_new = found.standing.is_none();
+        let mut standing = found.standing.unwrap_or_default();
+        let has_changed = planted != Some(Planted::TrustAnyBoot) && standing.start(incarnation.boot);
+        if is_new || has_changed {
+            out.push(Command::Persist(standing.clone()));
+        }
+        let mut receiver = Receiver::new(found.at, found.clock_limit_ms, settings.window_bytes);
+        receiver.plant(planted);
+        Self {
+            me,
+            shard,
+            incarnation,
+            settings,
+            standing,
+            role: Role::Replica,
+            receiver,
+            epoch: Epoch(0),
+            primary: None,
+            sealing: None,
+            greet_us: now_us,
+            greetings: 0,
+            seeding: None,
+            rested: (Position::default(), now_us),
+            planted,
+        }
+    }
+
+    /// The primary that it is, if it is one.
+    pub fn primary(&self) -> Option<&Primary> {
+        if let Role::Primary(primary) = &self.role { Some(primary) } else { None }
+    }
+
+    /// The primary that it is, if it is one.
+    pub fn primary_mut(&mut self) -> Option<&mut Primary> {
+        if let Role::Primary(primary) = &mut self.role { Some(primary) } else { None }
+    }
+
+    /// What it takes as a replica.
+    pub fn receiver(&self) -> &Receiver {
+        &self.receiver
+    }
+
+    /// What it has recorded.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// How stale a read of a replica is. None until it is known.
+    pub fn staleness(&self, now_us: u64) -> Option<Staleness> {
+        self.receiver.staleness(now_us)
+    }
+
+    /// What it tells the leader about serving, with every report of its server.
+    pub fn serving(&self, held: &Held, now_us: u64) -> Serving {
+        match &self.role {
+            Role::Primary(primary) => {
+                Serving::Primary { epoch: primary.epoch(), has_lease: primary.has_lease(held, now_us) }
+            }
+            Role::Replica => Serving::Replica,
+        }
+    }
+
+    /// Whether it may promise not to be sealed.
+    pub fn may_promise(&self, epoch: Epoch) -> bool {
+        if self.planted == Some(Planted::AcknowledgeSealed) {
+            return epoch >= self.epoch;
+        }
+        epoch >= self.epoch && epoch > self.standing.sealed && self.sealing.is_none_or(|sealing| epoch > sealing)
+    }
+
+    /// The map has changed.
+    pub fn map(&mut self, state: &Shard, now_us: u64, out: &mut Vec<Command>) {
+        let is_ignored = self.planted == Some(Planted::AcknowledgeSealed) && state.primary.is_none();
+        if state.epoch < self.epoch || is_ignored {
+            return;
+        }
+        if state.epoch > self.epoch || state.primary != self.primary {
+            (self.epoch, self.primary) = (state.epoch, state.primary);
+            self.receiver.end_session();
+            self.greet_us = now_us;
+            self.seeding = None;
+            if self.primary().is_some_and(|primary| primary.epoch() < state.epoch) {
+                self.step_down(out);
+            }
+        }
+        self.try_open(now_us, out);
+        if let Role::Primary(primary) = &mut self.role {
+            primary.map(state, now_us);
+        }
+    }
+
+    /// It becomes the primary, if the map says so, it has not been in this epoch, and it is whole.
+    fn try_open(&mut self, now_us: u64, out: &mut Vec<Command>) {
+        let standing = &self.standing;
+        let is_named = self.primary == Some(self.me) && matches!(self.role, Role::Replica);
+        let is_fit = standing.is_whole && standing.opened < self.epoch && standing.sealed < self.epoch;
+        if !is_named || !is_fit || self.sealing.is_some() || !self.receiver.is_idle() {
+            return;
+        }
+        let mut end = self.receiver.applied();
+        if !self.is_exact() {
+            // It holds more than the stream told: others at this place hold a part of it.
+            end.position.number += 1;
+            end = Mark { chain: !end.chain, ..end };
+        }
+        self.standing.history = self.standing.history.and(end);
+        self.standing.opened = self.epoch;
+        if self.settings.primary.levels.durability == Durability::Received {
+            self.standing.unsynced_in = Some(self.incarnation.boot);
+        }
+        out.extend([Command::Persist(self.standing.clone()), Command::Opened]);
+        let history = self.standing.history.clone();
+        let clock_limit_ms = self.receiver.clock_limit_ms();
+        let id = (self.me, self.shard, self.epoch);
+        let mut primary = Primary::new(id, history, clock_limit_ms, self.settings.primary, now_us);
+        primary.plant(self.planted);
+        self.receiver.replaced(end.open(self.epoch), clock_limit_ms);
+        self.role = Role::Primary(Box::new(primary));
+    }
+
+    /// What it wrote as primary may be more than anybody was told: its files are no exact prefix of
+    /// any stream, until it has built others.
+    fn is_exact(&self) -> bool {
+        self.planted == Some(Planted::AttachAnywhere)
+            || self.standing.opened == Epoch(0)
+            || self.standing.opened < self.receiver.applied().position.epoch
+    }
+
+    fn step_down(&mut self, out: &mut Vec<Command>) {
+        if let Role::Primary(primary) = &mut self.role {
+            primary.close();
+            self.role = Role::Replica;
+            out.push(Command::Closed);
+        }
+    }
+
+    /// As primary: the directory has changed.
+    pub fn append(&mut self, kind: Kind, bytes: u64, checksum: u32, out: &mut Vec<Command>) -> Option<Position> {
+        if !self.primary().is_some_and(Primary::is_open) {
+            return None;
+        }
+        self.mark_unsynced(out);
+        let primary = self.primary_mut()?;
+        let item = primary.append(kind, bytes, checksum);
+        self.receiver.wrote(item.mark(), 0);
+        Some(item.position)
+    }
+
+    fn mark_unsynced(&mut self, out: &mut Vec<Command>) {
+        let boot = Some(self.incarnation.boot);
+        if self.settings.primary.levels.durability == Durability::Received && self.standing.unsynced_in != boot {
+            self.standing.unsynced_in = boot;
+            out.push(Command::Persist(self.standing.clone()));
+        }
+    }
+
+    /// The leader asks to seal `epoch` and all before it. `wait_until_us` is what
+    /// [`crate::lease::Given::must_wait_until`] says; while it says something, nothing is done.
+    pub fn seal(&mut self, epoch: Epoch, wait_until_us: Option<u64>, now_us: u64, out: &mut Vec<Command>) {
+        if epoch < self.standing.sealed || epoch < self.epoch {
+            return;
+        }
+        let is_synced = self.receiver.synced() == self.receiver.applied().position;
+        if epoch == self.standing.sealed && is_synced {
+            out.push(Command::Sealed(self.seal_report()));
+            return;
+        }
+        let waits = wait_until_us.is_some_and(|until_us| now_us < until_us);
+        if waits && self.planted != Some(Planted::SealAtOnce) {
+            return;
+        }
+        // A primary stops answering now, whatever it was promised.
+        self.step_down(out);
+        if self.planted != Some(Planted::AcknowledgeSealed) {
+            self.receiver.end_session();
+        }
+        self.seeding = None;
+        self.sealing = Some(epoch);
+        self.finish_seal(out);
+    }
+
+    /// Once all is applied and synced.
+    fn finish_seal(&mut self, out: &mut Vec<Command>) {
+        let Some(epoch) = self.sealing else { return };
+        if !self.receiver.is_idle() {
+            return;
+        }
+        let goes_on = self.planted == Some(Planted::AcknowledgeSealed);
+        if self.receiver.synced() != self.receiver.applied().position && !goes_on {
+            out.extend(self.receiver.begin_sync().map(Command::Sync));
+            return;
+        }
+        self.sealing = None;
+        self.standing.sealed = self.standing.sealed.max(epoch);
+        self.standing.unsynced_in = None;
+        out.extend([Command::Persist(self.standing.clone()), Command::Sealed(self.seal_report())]);
+    }
+
+    fn seal_report(&self) -> SealReport {
+        SealReport {
+            shard: self.shard,
+            member: self.me,
+            epoch: self.standing.sealed,
+            incarnation: self.incarnation,
+            position: self.receiver.applied().position,
+            is_whole: self.standing.is_whole,
+        }
+    }
+
+    /// By force: it is to be opened although it may lack what was acknowledged.
+    pub fn force(&mut self, now_us: u64, out: &mut Vec<Command>) {
+        if !self.standing.is_whole {
+            self.standing.is_whole = true;
+            out.push(Command::Persist(self.standing.clone()));
+        }
+        self.try_open(now_us, out);
+    }
+
+    /// The primary speaks.
+    pub fn from_primary(&mut self, from: MemberId, said: ToCopy, now_us: u64, out: &mut Vec<Command>) {
+        let is_ours = self.primary == Some(from) && self.epoch == said.epoch && matches!(self.role, Role::Replica);
+        if !is_ours || !self.may_promise(said.epoch) {
+            return;
+        }
+        if let ToCopyBody::Open { resume, history, is_distrusted } = said.body {
+            // A greeting that was repeated is answered twice: the last session is the one that counts.
+            let is_newer = self.receiver.session().is_none_or(|(_, session)| session < said.session)
+                && self.seeding.as_ref().is_none_or(|(session, _)| *session < said.session);
+            if self.receiver.is_idle() && is_newer {
+                self.receiver.end_session();
+                self.seeding = None;
+                self.open_session(from, said.session, resume, history, is_distrusted, now_us, out);
+            }
+            return;
+        }
+        if self.receiver.session() != Some((said.epoch, said.session)) {
+            return;
+        }
+        self.greet_us = now_us + self.settings.silence_us;
+        self.greetings = 0;
+        let result = match said.body {
+            ToCopyBody::Items { items, end_bytes } => {
+                let result = self.receiver.items(&items, end_bytes);
+                self.hand_over_items(out);
+                result
+            }
+            ToCopyBody::Beat { last, sent, end_bytes, echo_us } => {
+                let result = self.receiver.beat(last, sent, end_bytes, echo_us);
+                self.acknowledge(now_us, out);
+                result
+            }
+            ToCopyBody::Whole => {
+                if !self.standing.is_whole {
+                    self.standing.is_whole = true;
+                    out.push(Command::Persist(self.standing.clone()));
+                }
+                self.say(ToPrimaryBody::IsWhole, out);
+                Ok(())
+            }
+            ToCopyBody::Open { .. } => Ok(()),
+        };
+        if result.is_err() {
+            self.receiver.end_session();
+            self.greet_us = now_us;
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
+    fn open_session(
+        &mut self,
+        primary: MemberId,
+        session: u64,
+        resume: Resume,
+        history: History,
+        is_distrusted: bool,
+        now_us: u64,
+        out: &mut Vec<Command>,
+    ) {
+        self.greet_us = now_us + self.patience_us();
+        if is_distrusted && self.standing.is_whole {
+            self.standing.is_whole = false;
+            out.push(Command::Persist(self.standing.clone()));
+        }
+        if resume != Resume::Stream {
+            self.seeding = Some((session, history));
+            out.push(Command::AwaitSeed { primary, session, resume });
+            return;
+        }
+        if self.standing.history != history {
+            self.standing.history = history;
+            out.push(Command::Persist(self.standing.clone()));
+        }
+        self.receiver.begin_session(self.epoch, session);
+        self.acknowledge(now_us, out);
+    }
+
+    /// The directory is completed, or another one is in its place: it holds what its source held at
+    /// `at`. None if that failed. Only if this returns true the directory may take the place of the
+    /// old one, and must before any command is done.
+    pub fn seeded(&mut self, session: u64, at: Option<(Mark, u64)>, now_us: u64, out: &mut Vec<Command>) -> bool {
+        let Some((_, history)) = self.seeding.take_if(|(of, _)| *of == session) else { return false };
+        self.greet_us = now_us;
+        let Some((at, clock_limit_ms)) = at else { return false };
+        self.standing.history = history;
+        out.push(Command::Persist(self.standing.clone()));
+        self.mark_unsynced(out);
+        self.receiver.replaced(at, clock_limit_ms);
+        true
+    }
+
+    fn hand_over_items(&mut self, out: &mut Vec<Command>) {
+        while let Some(item) = self.receiver.next_item() {
+            out.push(Command::Apply(item));
+        }
+    }
+
+    /// Items up to `position` are in the kernel's memory.
+    pub fn applied(&mut self, position: Position, now_us: u64, out: &mut Vec<Command>) {
+        self.receiver.applied_up_to(position);
+        self.hand_over_items(out);
+        self.acknowledge(now_us, out);
+        self.finish_seal(out);
+        self.try_open(now_us, out);
+    }
+
+    /// What a GC instruction makes is there and durable.
+    pub fn collected(&mut self, position: Position, out: &mut Vec<Command>) {
+        self.receiver.collected(position);
+        self.hand_over_items(out);
+    }
+
+    /// It is time to sync.
+    pub fn sync(&mut self, out: &mut Vec<Command>) {
+        out.extend(self.receiver.begin_sync().map(Command::Sync));
+    }
+
+    /// A sync has ended.
+    pub fn sync_ended(&mut self, now_us: u64, out: &mut Vec<Command>) {
+        if let Some(next) = self.receiver.sync_ended() {
+            out.push(Command::Sync(next));
+            return;
+        }
+        let synced = self.receiver.synced();
+        if let Role::Primary(primary) = &mut self.role {
+            primary.synced(synced);
+        }
+        self.acknowledge(now_us, out);
+        self.finish_seal(out);
+        self.try_open(now_us, out);
+    }
+
+    fn acknowledge(&mut self, now_us: u64, out: &mut Vec<Command>) {
+        let is_fenced = !self.may_promise(self.epoch);
+        if self.receiver.session().is_none() || is_fenced || !matches!(self.role, Role::Replica) {
+            return;
+        }
+        self.mark_unsynced(out);
+        self.say(ToPrimaryBody::Acknowledge(self.receiver.acknowledgement(now_us)), out);
+    }
+
+    fn say(&self, body: ToPrimaryBody, out: &mut Vec<Command>) {
+        let session = self.receiver.session().map_or(0, |(_, session)| session);
+        if let Some(primary) = self.primary {
+            out.push(Command::ToPrimary(primary, ToPrimary { epoch: self.epoch, session, body }));
+        }
+    }
+
+    /// Time passes.
+    pub fn tick(&mut self, now_us: u64, wall_ms: u64, held: &Held, out: &mut Vec<Command>) {
+        if let Role::Primary(primary) = &mut self.role {
+            let before = primary.last();
+            let first = out.len();
+            primary.tick(now_us, wall_ms, held, out);
+            let (last, clock_limit_ms) = (primary.last(), primary.clock_limit_ms());
+            let is_closed = out[first..].contains(&Command::Closed);
+            if last != before {
+                self.receiver.wrote(last, clock_limit_ms);
+            }
+            if is_closed {
+                self.role = Role::Replica;
+            }
+            return;
+        }
+        if now_us < self.greet_us || self.seeding.is_some() {
+            return;
+        }
+        let may_greet = self.primary.is_some_and(|primary| primary != self.me) && self.may_promise(self.epoch);
+        self.receiver.end_session();
+        if may_greet && self.receiver.is_idle() {
+            self.greetings += 1;
+            self.greet_us = now_us + self.patience_us();
+            let hello = Hello {
+                incarnation: self.incarnation,
+                applied: self.receiver.applied(),
+                is_exact: self.is_exact(),
+                is_whole: self.standing.is_whole,
+                credit: self.receiver.window_bytes(),
+            };
+            self.say(ToPrimaryBody::Hello(hello), out);
+        }
+    }
+
+    /// How long it waits for an answer: longer each time, as the network may be slower than it
+    /// waits, and each greeting makes another session.
+    fn patience_us(&self) -> u64 {
+        self.settings.silence_us << self.greetings.min(MAX_DOUBLINGS)
+    }
+
+    /// All is synced and nothing has come for [`CopySettings::clean_after_us`]: another boot will
+    /// hold the same.
+    pub fn rest(&mut self, now_us: u64, out: &mut Vec<Command>) {
+        let applied = self.receiver.applied().position;
+        if self.rested.0 != applied {
+            self.rested = (applied, now_us);
+        }
+        let is_synced = self.receiver.is_idle() && self.receiver.synced() == applied;
+        let is_quiet = now_us >= self.rested.1 + self.settings.clean_after_us;
+        if is_synced && is_quiet && self.standing.unsynced_in.is_some() {
+            self.standing.unsynced_in = None;
+            out.push(Command::Persist(self.standing.clone()));
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! A primary: what it may answer, whom it counts, and what it sends.
+//!
+//! Invariants: nothing is answered without a lease, or beyond what [`Commit`] says; a copy counts
+//! only while it is whole and follows in a session; the clock by which keys expire never passes a
+//! limit that the set has.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ecotone_control::entry::Entry;
+use ecotone_control::ids::{Epoch, MemberId, ShardId};
+use ecotone_control::map::Shard;
+
+use crate::command::Command;
+use crate::commit::{Commit, Durability, Level, Levels, Refusal};
+use crate::lease;
+use crate::planted::Planted;
+use crate::position::{History, Mark, Position};
+use crate::sender::{Limits, Sender};
+use crate::stream::{Acknowledgement, Hello, Item, Kind, Resume, ToCopyBody, ToPrimary, ToPrimaryBody};
+
+/// How far the limit of the clock is ahead, and so how much too early a key may expire after a
+/// failover.
+pub const CLOCK_AHEAD_MS: u64 = 1_000;
+/// Limits of the clock that copies do not have yet.
+const MAX_CLOCK_LIMITS: usize = 16;
+
+/// How a primary behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What writes need.
+    pub levels: Levels,
+    /// What is kept for copies.
+    pub limits: Limits,
+    /// A member that says nothing for so long leaves the set.
+    pub leave_after_us: u64,
+    /// Between two looks: beats, proposals, changes of the set.
+    pub every_us: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    /// It may be counted.
+    is_whole: bool,
+    /// It was told that it is, and has not recorded it yet.
+    is_granted: bool,
+    /// When it last said something.
+    last_us: u64,
+    /// Since when it does not follow.
+    away_since_us: Option<u64>,
+    /// What it must have before it may be counted again: all that was promised when it came back
+    /// without.
+    owes: Position,
+    /// What it has, in the way that counts, in its session.
+    has: Position,
+    /// Its last seed was to come from another replica. If it asks again, that was no good.
+    was_sent_to_sibling: bool,
+}
+
+/// The primary of an epoch.
+#[derive(Clone, Debug)]
+pub struct Primary {
+    me: MemberId,
+    shard: ShardId,
+    epoch: Epoch,
+    settings: Settings,
+    commit: Commit,
+    sender: Sender,
+    copies: BTreeSet<MemberId>,
+    peers: BTreeMap<MemberId, Peer>,
+    next_us: u64,
+    /// What it hands the shard over to.
+    successor: Option<MemberId>,
+    is_closed: bool,
+    clock_ms: u64,
+    is_clock_read: bool,
+    clock_limits: VecDeque<(Position, u64)>,
+    planted: Option<Planted>,
+}
+
+impl Primary {
+    /// Opens an epoch with what was held at the last end of `history`.
+    pub fn new(
+        (me, shard, epoch): (MemberId, ShardId, Epoch),
+        history: History,
+        clock_limit_ms: u64,
+        settings: Settings,
+        now_us: u64,
+    ) -> Self {
+        let opened = history.ends().last().copied().unwrap_or_default();
+        Self {
+            me,
+            shard,
+            epoch,
+            settings,
+            commit: Commit::new(shard, epoch, opened.position, settings.levels),
+            sender: Sender::new(epoch, history, settings.limits),
+            copies: BTreeSet::new(),
+            peers: BTreeMap::new(),
+            next_us: now_us,
+            successor: None,
+            is_closed: false,
+            clock_ms: clock_limit_ms,
+            is_clock_read: true,
+            clock_limits: VecDeque::new(),
+            planted: None,
+        }
+    }
+
+    #[doc(hidden)]
+    pub fn plant(&mut self, planted: Option<Planted>) {
+        self.planted = planted;
+        self.commit.plant(planted);
+        self.sender.plant(planted);
+        if planted == Some(Planted::OwnClock) {
+            self.clock_ms = 0;
+        }
+    }
+
+    /// Its epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Its last item.
+    pub fn last(&self) -> Mark {
+        self.sender.last()
+    }
+
+    /// What counts for acknowledgements.
+    pub fn commit(&self) -> &Commit {
+        &self.commit
+    }
+
+    /// What is kept for copies, and how far they are.
+    pub fn sender(&self) -> &Sender {
+        &self.sender
+    }
+
+    /// Whether it takes writes.
+    pub fn is_open(&self) -> bool {
+        !self.is_closed && self.successor.is_none()
+    }
+
+    /// The log has named a set, and copies, for this epoch.
+    pub fn map(&mut self, state: &Shard, now_us: u64) {
+        for member in self.copies.difference(&state.copies) {
+            self.sender.forget(*member);
+            self.peers.remove(member);
+        }
+        self.copies.clone_from(&state.copies);
+        for member in state.copies.iter().filter(|member| **member != self.me) {
+            self.peers.entry(*member).or_insert(Peer {
+                is_whole: false,
+                is_granted: false,
+                last_us: now_us,
+                away_since_us: Some(now_us),
+                owes: Position::default(),
+                has: Position::default(),
+                was_sent_to_sibling: false,
+            });
+        }
+        self.commit.applied(state.set_version, &state.in_sync);
+    }
+
+    /// The directory has changed: bytes are in the kernel's memory.
+    pub fn append(&mut self, kind: Kind, bytes: u64, checksum: u32) -> Item {
+        let item = self.sender.append(kind, bytes, checksum);
+        if self.settings.levels.durability == Durability::Received {
+            self.commit.holds(self.me, item.position);
+        }
+        item
+    }
+
+    /// All up to `position` is durable here.
+    pub fn synced(&mut self, position: Position) {
+        if self.settings.levels.durability == Durability::Synced {
+            self.commit.holds(self.me, position);
+        }
+    }
+
+    /// Up to where writes of `level` may be acknowledged, and reads that saw them answered. To be
+    /// asked after reading.
+    ///
+    /// # Errors
+    /// When nothing may be.
+    pub fn answerable(&self, level: Level, held: &lease::Held, now_us: u64) -> Result<Position, Refusal> {
+        if self.is_closed {
+            return Err(Refusal::NotPrimary);
+        }
+        if !self.has_lease(held, now_us) {
+            return Err(Refusal::NoLease);
+        }
+        self.commit.committed(level, self.me)
+    }
+
+    /// Whether enough members have promised.
+    pub fn has_lease(&self, held: &lease::Held, now_us: u64) -> bool {
+        let quorum = self.settings.levels.quorum();
+        self.planted == Some(Planted::NoLease)
+            || held.holds((self.shard, self.epoch), self.me, self.commit.sets(), quorum, now_us)
+    }
+
+    /// The time by which keys expire, when clocks of the wall say `wall_ms`. It never goes back,
+    /// also not from one primary to the next.
+    pub fn clock_ms(&mut self, wall_ms: u64) -> u64 {
+        self.is_clock_read = true;
+        let safe = self.commit.safe();
+        let mut limit_ms = None;
+        for (position, limit) in &self.clock_limits {
+            limit_ms = limit_ms.max(Some(*limit).filter(|_| *position <= safe));
+        }
+        if self.planted == Some(Planted::OwnClock) {
+            limit_ms = Some(u64::MAX);
+        }
+        self.clock_ms = self.clock_ms.max(wall_ms.min(limit_ms.unwrap_or_default()));
+        self.clock_ms
+    }
+
+    /// The last limit of the clock that it told copies.
+    pub fn clock_limit_ms(&self) -> u64 {
+        self.clock_limits.back().map_or(0, |(_, limit_ms)| *limit_ms)
+    }
+
+    /// The greatest `now` that a compaction may be given: copies have it.
+    pub fn compaction_now_ms(&self) -> u64 {
+        self.clock_ms
+    }
+
+    /// A copy speaks.
+    pub fn said(&mut self, from: MemberId, said: &ToPrimary, now_us: u64, out: &mut Vec<Command>) {
+        if said.epoch != self.epoch || self.is_closed || !self.peers.contains_key(&from) {
+            return;
+        }
+        match &said.body {
+            ToPrimaryBody::Hello(hello) => self.greeted(from, hello, now_us, out),
+            ToPrimaryBody::Acknowledge(said_) => self.acknowledged(from, said.session, said_, now_us, out),
+            ToPrimaryBody::IsWhole => {
+                if self.sender.session(from) == Some(said.session)
+                    && let Some(peer) = self.peers.get_mut(&from)
+                    && peer.is_granted
+                {
+                    (peer.is_whole, peer.is_granted) = (true, false);
+                    self.commit.holds(from, peer.has);
+                }
+            }
+        }
+    }
+
+    fn greeted(&mut self, from: MemberId, hello: &Hello, now_us: u64, out: &mut Vec<Command>) {
+        let is_distrusted = self.commit.held(from).is_some_and(|held| hello.applied.position < held);
+        let trusts = self.planted == Some(Planted::TrustAnyBoot);
+        let is_whole = hello.is_whole && !is_distrusted || trusts;
+        let owes = self.commit.promised().max(self.commit.held(from).unwrap_or_default());
+        if !is_whole {
+            self.commit.forget(from);
+        }
+        if let Some(peer) = self.peers.get_mut(&from) {
+            let away_since_us = peer.away_since_us.or(Some(now_us));
+            let has = Position::default();
+            let was_sent_to_sibling = peer.was_sent_to_sibling;
+            *peer =
+                Peer { is_whole, is_granted: false, last_us: now_us, away_since_us, owes, has, was_sent_to_sibling };
+        }
+        let Some(open) = self.sender.hello(from, hello, is_distrusted && !trusts) else { return };
+        let (session, seed) = (open.session, open.body.clone());
+        out.push(Command::ToCopy(from, open));
+        if let ToCopyBody::Open { resume, .. } = seed
+            && resume != Resume::Stream
+        {
+            let may_try = self.peers.get(&from).is_some_and(|peer| !peer.was_sent_to_sibling);
+            let sibling = self.sender.seed_source(from).filter(|_| resume == Resume::Rebuild && may_try);
+            if let Some(peer) = self.peers.get_mut(&from) {
+                peer.was_sent_to_sibling = sibling.is_some();
+            }
+            let source = sibling.unwrap_or(self.me);
+            self.sender.pin_seed(from, source);
+            out.push(Command::Seed { copy: from, source, session, resume });
+        }
+    }
+
+    fn acknowledged(
+        &mut self,
+        from: MemberId,
+        session: u64,
+        said: &Acknowledgement,
+        now_us: u64,
+        out: &mut Vec<Command>,
+    ) {
+        let is_ours = self.sender.session(from) == Some(session);
+        let is_sent_to = self.sender.acknowledged(from, session, said);
+        let follows = self.sender.is_following(from);
+        let Some(peer) = self.peers.get_mut(&from).filter(|_| is_ours) else { return };
+        peer.last_us = now_us;
+        if !is_sent_to {
+            return;
+        }
+        if follows {
+            peer.away_since_us = None;
+            peer.was_sent_to_sibling = false;
+        }
+        let has = match self.settings.levels.durability {
+            Durability::Received => said.received,
+            Durability::Synced => said.synced,
+        };
+        peer.has = peer.has.max(has);
+        if peer.is_whole {
+            self.commit.holds(from, peer.has);
+        } else if peer.has >= peer.owes && peer.has.epoch == self.epoch {
+            peer.is_granted = true;
+            out.push(Command::ToCopy(from, self.sender.to_copy(session, ToCopyBody::Whole)));
+        }
+    }
+
+    /// Plans to hand the shard over to a member whose log was just verified: takes no more writes.
+    /// None takes it back, as long as nothing was proposed; whoever plans does so when it takes too
+    /// long.
+    pub fn hand_over(&mut self, to: Option<MemberId>) {
+        self.successor = to.filter(|to| self.commit.set().contains(to));
+    }
+
+    /// Time passes, or something has happened.
+    pub fn tick(&mut self, now_us: u64, wall_ms: u64, held: &lease::Held, out: &mut Vec<Command>) {
+        if self.is_closed {
+            return;
+        }
+        for member in self.sender.trim() {
+            if self.planted != Some(Planted::WaitForLaggards)
+                && let Some(peer) = self.peers.get_mut(&member)
+            {
+                peer.away_since_us = Some(now_us.saturating_sub(self.settings.leave_after_us));
+            }
+        }
+        if now_us >= self.next_us {
+            self.next_us = now_us + self.settings.every_us;
+            self.limit_clock(wall_ms, out);
+            self.change_set(now_us);
+            out.extend(self.commit.proposal().map(Command::Propose));
+            let has_lease = self.has_lease(held, now_us);
+            out.extend(self.sender.beats(has_lease).into_iter().map(|(to, beat)| Command::ToCopy(to, beat)));
+        }
+        loop {
+            let messages = self.sender.next_items();
+            if messages.is_empty() {
+                break;
+            }
+            out.extend(messages.into_iter().map(|(to, items)| Command::ToCopy(to, items)));
+        }
+        if let Some(to) = self.successor
+            && self.commit.held(to) >= Some(self.last().position)
+        {
+            self.is_closed = true;
+            let entry = Entry::SetPrimary { shard: self.shard, epoch: self.epoch, primary: Some(to) };
+            out.extend([Command::Closed, Command::Propose(entry)]);
+        }
+    }
+
+    /// It answers nothing more in this epoch.
+    pub fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Tells copies how far the clock may go, while somebody reads it: a shard at rest is silent.
+    fn limit_clock(&mut self, wall_ms: u64, out: &mut Vec<Command>) {
+        let safe = self.commit.safe();
+        // Of those that copies have, the last says all.
+        while self.clock_limits.get(1).is_some_and(|(position, _)| *position <= safe) {
+            self.clock_limits.pop_front();
+        }
+        let limit_ms = self.clock_limit_ms();
+        let wanted_ms = wall_ms.max(self.clock_ms) + CLOCK_AHEAD_MS;
+        let is_open = self.is_open() && self.clock_limits.len() < MAX_CLOCK_LIMITS;
+        if is_open && self.is_clock_read && wanted_ms > limit_ms + CLOCK_AHEAD_MS / 2 {
+            self.is_clock_read = false;
+            let item = self.append(Kind::Clock { limit_ms: wanted_ms }, 0, 0);
+            out.push(Command::Apply(item));
+            self.clock_limits.push_back((item.position, wanted_ms));
+        }
+    }
+
+    /// Members that are not whole or say nothing leave; copies that follow and are whole join.
+    fn change_set(&mut self, now_us: u64) {
+        let leave_after_us = self.settings.leave_after_us;
+        let in_sync = self.commit.set();
+        let belongs = |member: &&MemberId| {
+            if **member == self.me {
+                return true;
+            }
+            let is_member = in_sync.contains(member);
+            if self.planted == Some(Planted::WaitForLaggards) && is_member {
+                return true;
+            }
+            let Some(peer) = self.peers.get(member) else { return false };
+            let is_silent = now_us >= peer.last_us + leave_after_us;
+            let is_away = peer.away_since_us.is_some_and(|since_us| now_us >= since_us + leave_after_us);
+            // A member has its time to come back, unless it came back without what it had.
+            let may_come = self.sender.session(**member).is_none() || peer.is_whole;
+            if is_member {
+                may_come && !is_silent && !is_away
+            } else {
+                peer.is_whole && !is_silent && peer.away_since_us.is_none()
+            }
+        };
+        let wanted = self.copies.iter().filter(belongs).copied().collect();
+        self.commit.intend(wanted);
+    }
+}

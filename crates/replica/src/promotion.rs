@@ -1,0 +1,428 @@
+//! Which server becomes the primary of a shard (rules 2, 3, 5 and 8): what the leader of the control
+//! plane decides.
+//!
+//! 1. A primary is **suspected** when it has not said for a while that it serves with a lease.
+//! 2. The log is asked to name no primary, in the next epoch. From then on nobody changes the
+//!    in-sync set S but the leader, so that it is known of which set enough must be sealed.
+//! 3. Members of S are asked to **seal** that epoch. Each waits for the end of what it promised, syncs,
+//!    and then reports how far it is. With `|S| - min(q, |S|) + 1` reports of members that are whole,
+//!    one of them holds all that was acknowledged.
+//! 4. The log with the greatest position among them is **verified**, and repaired if it must be.
+//! 5. If fewer are sealed than a lease needs, the set becomes this copy alone: it holds all that was
+//!    promised, and need not wait until it is known who is gone.
+//! 6. It is named, in the next epoch.
+//!
+//! Everything may be asked again, by another leader too: what is decided is in the log, what is
+//! sealed at the members. [`need`] is a function of the map and of what was reported; [`Promotions`]
+//! remembers the reports.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ecotone_control::entry::Entry;
+use ecotone_control::ids::{Epoch, MemberId, ShardId};
+use ecotone_control::map::{Map, Shard};
+
+use crate::commit::seals_needed;
+use crate::planted::Planted;
+use crate::position::{Incarnation, Position};
+
+/// What a sealed copy has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealReport {
+    /// The shard.
+    pub shard: ShardId,
+    /// Whose copy.
+    pub member: MemberId,
+    /// Up to which epoch it is sealed.
+    pub epoch: Epoch,
+    /// Which copy.
+    pub incarnation: Incarnation,
+    /// How far it is, durably.
+    pub position: Position,
+    /// It holds all that it acknowledged.
+    pub is_whole: bool,
+}
+
+/// What a server says of a copy, with each report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// It is the primary.
+    Primary {
+        /// In this epoch.
+        epoch: Epoch,
+        /// Enough members have promised.
+        has_lease: bool,
+    },
+    /// It is not.
+    Replica,
+}
+
+/// What is known about a shard.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The primary has not said for too long that it serves.
+    pub is_suspected: bool,
+    /// What sealed members reported, in the epoch of the map.
+    pub sealed: BTreeMap<MemberId, SealReport>,
+    /// Whose logs were verified since, and whether they are undamaged.
+    pub verified: BTreeMap<MemberId, bool>,
+    /// Whose logs could not be repaired.
+    pub irreparable: BTreeSet<MemberId>,
+}
+
+/// What a shard needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing.
+    Nothing,
+    /// No primary, before another one.
+    Freeze,
+    /// Members are to be sealed.
+    Seal {
+        /// Who has not reported.
+        members: Vec<MemberId>,
+        /// How many whole members must still report.
+        missing: usize,
+        /// All have reported, and too few are whole: one of the others, or force.
+        needs_force: bool,
+    },
+    /// Its log is to be verified.
+    Verify(MemberId),
+    /// Its log is damaged, and to be repaired from others that are sealed.
+    Repair(MemberId, Vec<MemberId>),
+    /// It holds all that was promised, and too few others are there to give it a lease: it is the
+    /// only one in sync, until others have come back to it.
+    Shrink(MemberId),
+    /// It becomes the primary.
+    Promote(MemberId),
+    /// The best logs are damaged and cannot be repaired: force, and lose what is behind the damage.
+    Damaged(Vec<MemberId>),
+}
+
+/// What `shard` needs.
+pub fn need(shard: &Shard, facts: &Facts, quorum: usize) -> Need {
+    if shard.primary.is_some() {
+        return if facts.is_suspected { Need::Freeze } else { Need::Nothing };
+    }
+    let is_sealed =
+        |(member, report): &(&MemberId, &SealReport)| shard.in_sync.contains(member) && report.epoch >= shard.epoch;
+    let sealed: Vec<&SealReport> = facts.sealed.iter().filter(is_sealed).map(|(_, report)| report).collect();
+    let whole: Vec<&SealReport> = sealed.iter().copied().filter(|report| report.is_whole).collect();
+    let needed = seals_needed(shard.in_sync.len(), quorum);
+    if whole.len() < needed {
+        let has_reported = |member: &MemberId| sealed.iter().any(|report| report.member == *member);
+        let members: Vec<MemberId> = shard.in_sync.iter().copied().filter(|member| !has_reported(member)).collect();
+        let missing = needed - whole.len();
+        let needs_force = members.len() < missing;
+        return Need::Seal { members, missing, needs_force };
+    }
+    let Some(greatest) = whole.iter().map(|report| report.position).max() else {
+        return Need::Seal { members: Vec::new(), missing: 1, needs_force: true };
+    };
+    let best: Vec<MemberId> =
+        whole.iter().filter(|report| report.position == greatest).map(|report| report.member).collect();
+    if let Some(member) = best.iter().find(|member| facts.verified.get(member) == Some(&true)) {
+        let can_lease = sealed.len() >= quorum.min(shard.in_sync.len());
+        return if can_lease { Need::Promote(*member) } else { Need::Shrink(*member) };
+    }
+    if let Some(member) = best.iter().find(|member| !facts.verified.contains_key(member)) {
+        return Need::Verify(*member);
+    }
+    match best.iter().find(|member| !facts.irreparable.contains(member)) {
+        Some(member) => {
+            let others = whole.iter().map(|report| report.member).filter(|other| other != member).collect();
+            Need::Repair(*member, others)
+        }
+        None => Need::Damaged(best),
+    }
+}
+
+/// The next entry on the way to `member` as primary by force, whatever is lost. None when it is.
+/// Its copy is to be told, too ([`crate::copy::ShardCopy::force`]). A primary that nobody reaches
+/// goes on for as long as promises last, and without end if it is alone in the set: whoever forces
+/// must know that it is stopped.
+pub fn forced(id: ShardId, shard: &Shard, member: MemberId) -> Option<Entry> {
+    if shard.primary == Some(member) {
+        return None;
+    }
+    let (epoch, in_sync) = (shard.epoch, BTreeSet::from([member]));
+    Some(if shard.primary.is_some() {
+        Entry::SetPrimary { shard: id, epoch, primary: None }
+    } else if shard.in_sync != in_sync {
+        Entry::SetInSync { shard: id, epoch, set_version: shard.set_version, in_sync }
+    } else {
+        Entry::SetPrimary { shard: id, epoch, primary: Some(member) }
+    })
+}
+
+/// When the leader acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromotionSettings {
+    /// A primary that does not say that it serves for so long is suspected. Longer than a primary
+    /// waits for members before they leave the set, or it has no time to go on without them.
+    pub suspect_after_us: u64,
+    /// Between two questions to the same member.
+    pub ask_every_us: u64,
+    /// A majority of all copies that a shard should have. Never more than what any primary that may
+    /// still answer counts by.
+    pub quorum: usize,
+}
+
+/// What the leader is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaderCommand {
+    /// Propose it.
+    Propose(Entry),
+    /// Ask a server to seal its copy up to an epoch.
+    Seal(MemberId, ShardId, Epoch),
+    /// Ask it to verify all checksums of its log, then `verified`.
+    Verify(MemberId, ShardId),
+    /// Ask it to get what is damaged from the others, then `repaired`.
+    Repair(MemberId, ShardId, Vec<MemberId>),
+    /// People must know: nobody can be promoted without force, or as long as nobody comes back.
+    Stuck(ShardId, Need),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Attempt {
+    epoch: Epoch,
+    served_us: u64,
+    asked_us: Option<u64>,
+    facts: Facts,
+}
+
+/// Remembers reports, for as long as a server leads.
+#[derive(Clone, Debug)]
+pub struct Promotions {
+    settings: PromotionSettings,
+    shards: BTreeMap<ShardId, Attempt>,
+    planted: Option<Planted>,
+}
+
+impl Promotions {
+    /// A leader that knows nothing yet.
+    pub fn new(settings: PromotionSettings) -> Self {
+        Self { settings, shards: BTreeMap::new(), planted: None }
+    }
+
+    #[doc(hidden)]
+    pub fn plant(&mut self, planted: Option<Planted>) {
+        self.planted = planted;
+    }
+
+    /// A server says what it serves.
+    pub fn reported(&mut self, shard: ShardId, serving: Serving, now_us: u64) {
+        if let Serving::Primary { epoch, has_lease: true } = serving
+            && let Some(attempt) = self.shards.get_mut(&shard).filter(|attempt| attempt.epoch == epoch)
+        {
+            attempt.served_us = now_us;
+        }
+    }
+
+    /// A server has sealed its copy.
+    pub fn sealed(&mut self, report: SealReport) {
+        if let Some(attempt) = self.shards.get_mut(&report.shard).filter(|attempt| attempt.epoch <= report.epoch) {
+            let before = attempt.facts.sealed.insert(report.member, report);
+            // It was started anew, or repaired: what was verified was something else.
+            if before.is_some_and(|before| before != report) {
+                attempt.facts.verified.remove(&report.member);
+            }
+        }
+    }
+
+    /// A server has verified the log of its copy.
+    pub fn verified(&mut self, shard: ShardId, member: MemberId, is_sound: bool) {
+        if let Some(attempt) = self.shards.get_mut(&shard).filter(|attempt| attempt.facts.sealed.contains_key(&member))
+        {
+            attempt.facts.verified.insert(member, is_sound);
+            attempt.asked_us = None;
+        }
+    }
+
+    /// A server has repaired its log, or could not.
+    pub fn repaired(&mut self, shard: ShardId, member: MemberId, is_repaired: bool) {
+        let Some(attempt) = self.shards.get_mut(&shard) else { return };
+        attempt.asked_us = None;
+        if is_repaired {
+            attempt.facts.verified.remove(&member);
+        } else {
+            attempt.facts.irreparable.insert(member);
+        }
+    }
+
+    /// Time passes, or something was reported.
+    pub fn tick(&mut self, map: &Map, now_us: u64) -> Vec<LeaderCommand> {
+        self.shards.retain(|shard, _| map.shards.contains_key(shard));
+        let mut commands = Vec::new();
+        for (id, shard) in &map.shards {
+            let new = || Attempt { epoch: shard.epoch, served_us: now_us, ..Attempt::default() };
+            let attempt = self.shards.entry(*id).or_insert_with(new);
+            if attempt.epoch != shard.epoch {
+                *attempt = new();
+            }
+            attempt.facts.is_suspected = now_us >= attempt.served_us + self.settings.suspect_after_us;
+            let need = self.need(shard, *id);
+            self.ask(*id, shard, need, now_us, &mut commands);
+        }
+        commands
+    }
+
+    fn need(&self, shard: &Shard, id: ShardId) -> Need {
+        let facts = &self.shards[&id].facts;
+        match self.planted {
+            Some(Planted::PromoteUnsealed) if shard.primary.is_none() => {
+                let first =
+                    facts.sealed.values().find(|report| report.is_whole && shard.in_sync.contains(&report.member));
+                first.map_or_else(
+                    || Need::Seal { members: shard.in_sync.iter().copied().collect(), missing: 1, needs_force: false },
+                    |report| Need::Promote(report.member),
+                )
+            }
+            Some(Planted::SealEveryone) => need(shard, facts, 1),
+            Some(Planted::PromoteUnverified) => match need(shard, facts, self.settings.quorum) {
+                Need::Verify(member) => Need::Promote(member),
+                other => other,
+            },
+            _ => need(shard, facts, self.settings.quorum),
+        }
+    }
+
+    fn ask(&mut self, id: ShardId, shard: &Shard, need: Need, now_us: u64, commands: &mut Vec<LeaderCommand>) {
+        let Some(attempt) = self.shards.get_mut(&id) else { return };
+        let is_due = attempt.asked_us.is_none_or(|asked_us| now_us >= asked_us + self.settings.ask_every_us);
+        if need == Need::Nothing || !is_due {
+            return;
+        }
+        attempt.asked_us = Some(now_us);
+        let epoch = shard.epoch;
+        match need {
+            Need::Nothing => {}
+            Need::Freeze => {
+                commands.push(LeaderCommand::Propose(Entry::SetPrimary { shard: id, epoch, primary: None }))
+            }
+            Need::Seal { ref members, needs_force, .. } => {
+                // Who reported that it is not whole may have been repaired since.
+                let unfit = attempt.facts.sealed.values().filter(|report| !report.is_whole);
+                let again = unfit.map(|report| report.member);
+                commands
+                    .extend(members.iter().copied().chain(again).map(|member| LeaderCommand::Seal(member, id, epoch)));
+                let is_late = now_us >= attempt.served_us + self.settings.suspect_after_us;
+                if needs_force || is_late {
+                    commands.push(LeaderCommand::Stuck(id, need));
+                }
+            }
+            Need::Verify(member) => commands.push(LeaderCommand::Verify(member, id)),
+            Need::Repair(member, from) => commands.push(LeaderCommand::Repair(member, id, from)),
+            Need::Shrink(member) => {
+                let (set_version, in_sync) = (shard.set_version, BTreeSet::from([member]));
+                commands.push(LeaderCommand::Propose(Entry::SetInSync { shard: id, epoch, set_version, in_sync }));
+            }
+            Need::Promote(member) => {
+                let entry = Entry::SetPrimary { shard: id, epoch, primary: Some(member) };
+                commands.push(LeaderCommand::Propose(entry));
+            }
+            Need::Damaged(_) => commands.push(LeaderCommand::Stuck(id, need)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ecotone_control::ids::DirectoryId;
+
+    use super::*;
+    use crate::position::BootId;
+
+    fn shard(in_sync: &[u64], primary: Option<u64>) -> Shard {
+        let in_sync: BTreeSet<MemberId> = in_sync.iter().map(|member| MemberId(*member)).collect();
+        let copies = in_sync.clone();
+        let primary = primary.map(MemberId);
+        Shard { slots: Vec::new(), copies, in_sync, primary, epoch: Epoch(4), set_version: 7 }
+    }
+
+    fn report(member: u64, (epoch, number): (u64, u64), is_whole: bool) -> (MemberId, SealReport) {
+        let incarnation = Incarnation { directory: DirectoryId([0; 16]), boot: BootId([0; 16]) };
+        let position = Position { epoch: Epoch(epoch), number };
+        let member = MemberId(member);
+        (member, SealReport { shard: ShardId(1), member, epoch: Epoch(4), incarnation, position, is_whole })
+    }
+
+    fn facts(sealed: &[(MemberId, SealReport)]) -> Facts {
+        Facts { sealed: sealed.iter().copied().collect(), ..Facts::default() }
+    }
+
+    #[test]
+    fn a_suspected_primary_is_frozen_first() {
+        let calm = Facts::default();
+        assert_eq!(need(&shard(&[1, 2, 3], Some(1)), &calm, 2), Need::Nothing);
+        let suspected = Facts { is_suspected: true, ..Facts::default() };
+        assert_eq!(need(&shard(&[1, 2, 3], Some(1)), &suspected, 2), Need::Freeze);
+    }
+
+    #[test]
+    fn enough_whole_members_are_sealed() {
+        let state = shard(&[1, 2, 3], None);
+        let seal = |members: &[u64], missing, needs_force| Need::Seal {
+            members: members.iter().map(|member| MemberId(*member)).collect(),
+            missing,
+            needs_force,
+        };
+        assert_eq!(need(&state, &Facts::default(), 2), seal(&[1, 2, 3], 2, false));
+        let one = [report(2, (3, 5), true)];
+        assert_eq!(need(&state, &facts(&one), 2), seal(&[1, 3], 1, false));
+        let not_whole = [report(2, (3, 5), true), report(3, (3, 9), false)];
+        assert_eq!(need(&state, &facts(&not_whole), 2), seal(&[1], 1, false));
+        let lost = [report(1, (3, 9), false), report(2, (3, 5), true), report(3, (3, 9), false)];
+        assert_eq!(need(&state, &facts(&lost), 2), seal(&[], 1, true));
+        let foreign = [report(2, (3, 5), true), report(9, (3, 9), true)];
+        assert_eq!(need(&state, &facts(&foreign), 2), seal(&[1, 3], 1, false), "9 is no member");
+        let (member, old) = report(3, (3, 9), true);
+        let old = [report(2, (3, 5), true), (member, SealReport { epoch: Epoch(3), ..old })];
+        assert_eq!(need(&state, &facts(&old), 2), seal(&[1, 3], 1, false), "sealed in an earlier epoch only");
+    }
+
+    #[test]
+    fn the_greatest_position_is_verified_and_named() {
+        let state = shard(&[1, 2, 3], None);
+        // An epoch counts for more than a number.
+        let mut facts = facts(&[report(2, (3, 5), true), report(3, (2, 900), true)]);
+        assert_eq!(need(&state, &facts, 2), Need::Verify(MemberId(2)));
+        facts.verified.insert(MemberId(3), true);
+        assert_eq!(need(&state, &facts, 2), Need::Verify(MemberId(2)));
+        facts.verified.insert(MemberId(2), true);
+        assert_eq!(need(&state, &facts, 2), Need::Promote(MemberId(2)));
+    }
+
+    #[test]
+    fn a_damaged_log_is_repaired_and_never_passed_over() {
+        let state = shard(&[1, 2, 3], None);
+        let mut facts = facts(&[report(2, (3, 5), true), report(3, (3, 4), true)]);
+        facts.verified.insert(MemberId(2), false);
+        assert_eq!(need(&state, &facts, 2), Need::Repair(MemberId(2), vec![MemberId(3)]));
+        facts.irreparable.insert(MemberId(2));
+        assert_eq!(need(&state, &facts, 2), Need::Damaged(vec![MemberId(2)]), "3 has less");
+        facts.sealed.extend([report(1, (3, 5), true)]);
+        assert_eq!(need(&state, &facts, 2), Need::Verify(MemberId(1)), "1 has as much");
+    }
+
+    #[test]
+    fn a_lone_survivor_becomes_the_set() {
+        let mut facts = facts(&[report(2, (3, 5), true)]);
+        facts.verified.insert(MemberId(2), true);
+        assert_eq!(need(&shard(&[1, 2], None), &facts, 2), Need::Shrink(MemberId(2)));
+        assert_eq!(need(&shard(&[2], None), &facts, 2), Need::Promote(MemberId(2)));
+    }
+
+    #[test]
+    fn force_goes_step_by_step() {
+        let id = ShardId(1);
+        let freeze = Entry::SetPrimary { shard: id, epoch: Epoch(4), primary: None };
+        assert_eq!(forced(id, &shard(&[1, 2], Some(1)), MemberId(3)), Some(freeze));
+        let in_sync = BTreeSet::from([MemberId(3)]);
+        let alone = Entry::SetInSync { shard: id, epoch: Epoch(4), set_version: 7, in_sync };
+        assert_eq!(forced(id, &shard(&[1, 2], None), MemberId(3)), Some(alone));
+        let name = Entry::SetPrimary { shard: id, epoch: Epoch(4), primary: Some(MemberId(3)) };
+        assert_eq!(forced(id, &shard(&[3], None), MemberId(3)), Some(name));
+        assert_eq!(forced(id, &shard(&[3], Some(3)), MemberId(3)), None);
+    }
+}

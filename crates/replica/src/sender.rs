@@ -1,0 +1,506 @@
+//! The primary's end of the stream: what is kept for whom, and what may be sent.
+//!
+//! Nothing here waits: an item is appended whatever the copies do. Each copy gives credit in bytes;
+//! what it has no credit for is not sent. Items stay until every copy that follows has synced them,
+//! within [`Limits::max_lag_bytes`], or [`Limits::max_seed_bytes`] while a copy is being seeded, as
+//! what is written meanwhile must follow its seed. A copy that falls behind what is kept begins
+//! again with its files.
+//!
+//! Only what describes items is kept; their bytes are read again from the files that they are in.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ecotone_control::ids::{Epoch, MemberId};
+
+use crate::commit::Durability;
+use crate::planted::Planted;
+use crate::position::{History, Mark, Position, Relation};
+use crate::stream::{Acknowledgement, Hello, Item, Kind, MAX_ITEMS, MAX_MESSAGE_BYTES, Resume, ToCopy, ToCopyBody};
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A copy that lacks more leaves the set (`replication.max_lag_bytes`).
+    pub max_lag_bytes: u64,
+    /// What is kept for a copy that is being seeded, and has not caught up yet.
+    pub max_seed_bytes: u64,
+}
+
+/// What is known of a copy that follows.
+#[derive(Clone, Debug)]
+struct Follower {
+    session: u64,
+    /// Its files are being completed; what follows is kept from this item on.
+    seeding_from: Option<u64>,
+    sent: u64,
+    received: Position,
+    synced: Position,
+    cost_sent: u64,
+    credit: u64,
+    echo_us: u64,
+    has_caught_up: bool,
+}
+
+/// The stream of one epoch.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    epoch: Epoch,
+    limits: Limits,
+    history: History,
+    /// What is kept, each with the bytes of the stream up to it.
+    items: VecDeque<(Item, u64)>,
+    /// What comes before it.
+    before: (Mark, u64),
+    followers: BTreeMap<MemberId, Follower>,
+    sessions: u64,
+    planted: Option<Planted>,
+}
+
+impl Sender {
+    /// The stream of `epoch`, which begins with what was held at the last end of `history`.
+    pub fn new(epoch: Epoch, history: History, limits: Limits) -> Self {
+        let opened = history.ends().last().copied().unwrap_or_default();
+        Self {
+            epoch,
+            limits,
+            before: (opened.open(epoch), 0),
+            history,
+            items: VecDeque::new(),
+            followers: BTreeMap::new(),
+            sessions: 0,
+            planted: None,
+        }
+    }
+
+    #[doc(hidden)]
+    pub fn plant(&mut self, planted: Option<Planted>) {
+        self.planted = planted;
+    }
+
+    /// The last item, or the beginning of the epoch.
+    pub fn last(&self) -> Mark {
+        self.items.back().map_or(self.before.0, |(item, _)| item.mark())
+    }
+
+    /// Where the epochs before this one ended.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The bytes of the stream, in this epoch.
+    pub fn end_bytes(&self) -> u64 {
+        self.items.back().map_or(self.before.1, |(_, end)| *end)
+    }
+
+    /// The bytes of items that are kept.
+    pub fn kept_bytes(&self) -> u64 {
+        self.end_bytes() - self.before.1
+    }
+
+    /// The directory has changed.
+    pub fn append(&mut self, kind: Kind, bytes: u64, checksum: u32) -> Item {
+        let item = Item::behind(self.last(), kind, bytes, checksum);
+        let end = self.end_bytes() + bytes;
+        self.items.push_back((item, end));
+        item
+    }
+
+    /// A copy asks for a session. None if it is ahead of this epoch.
+    pub fn hello(&mut self, from: MemberId, hello: &Hello, is_distrusted: bool) -> Option<ToCopy> {
+        let resume = self.resume(hello)?;
+        self.sessions += 1;
+        let session = self.sessions;
+        let is_here = hello.applied.position.epoch == self.epoch && resume == Resume::Stream;
+        let at = if is_here { hello.applied.position } else { Position::begin(self.epoch) };
+        let at = if resume == Resume::Stream { at } else { self.last().position };
+        let synced = if is_here { self.before.0.position } else { Position::begin(self.epoch) };
+        let follower = Follower {
+            session,
+            seeding_from: (resume != Resume::Stream).then_some(at.number),
+            sent: at.number,
+            received: if resume == Resume::Stream { at } else { Position::default() },
+            // What it has synced it will say. Until then all that is kept is kept for it.
+            synced,
+            cost_sent: 0,
+            credit: hello.credit,
+            echo_us: 0,
+            has_caught_up: false,
+        };
+        self.followers.insert(from, follower);
+        let history = self.history.clone();
+        Some(self.to_copy(session, ToCopyBody::Open { resume, history, is_distrusted }))
+    }
+
+    fn resume(&self, hello: &Hello) -> Option<Resume> {
+        let at = hello.applied.position;
+        if at.epoch > self.epoch {
+            return None;
+        }
+        if self.planted == Some(Planted::AttachAnywhere) && at.epoch < self.epoch && self.before.0.position.number == 0
+        {
+            return Some(Resume::Stream);
+        }
+        if !hello.is_exact {
+            return Some(Resume::Rebuild);
+        }
+        if at.epoch < self.epoch {
+            return Some(match self.history.relation(hello.applied) {
+                Relation::Same if self.before.0.position.number == 0 => Resume::Stream,
+                Relation::Same | Relation::Behind => Resume::Complete,
+                Relation::Diverged => Resume::Rebuild,
+            });
+        }
+        if at.number < self.before.0.position.number {
+            return Some(Resume::Complete);
+        }
+        // Also when it has more than there is: a position that was never told.
+        let known = self.mark_at(at.number);
+        let is_ours = known == Some(hello.applied);
+        Some(if is_ours { Resume::Stream } else { Resume::Rebuild })
+    }
+
+    fn mark_at(&self, number: u64) -> Option<Mark> {
+        let (before, _) = self.before;
+        let at = number.checked_sub(before.position.number)?;
+        if at == 0 { Some(before) } else { self.items.get(at as usize - 1).map(|(item, _)| item.mark()) }
+    }
+
+    /// The bytes of the stream up to an item of this epoch; what is no longer kept counts as its
+    /// end.
+    fn end_at(&self, position: Position) -> u64 {
+        let number = if position.epoch == self.epoch { position.number } else { 0 };
+        let at = number.saturating_sub(self.before.0.position.number) as usize;
+        at.checked_sub(1).and_then(|at| self.items.get(at)).map_or(self.before.1, |(_, end)| *end)
+    }
+
+    /// A copy says how far it is. False if it speaks of another session, or of what it was not sent.
+    pub fn acknowledged(&mut self, from: MemberId, session: u64, said: &Acknowledgement) -> bool {
+        let Some(follower) = self.followers.get_mut(&from) else { return false };
+        let sent = Position { epoch: self.epoch, number: follower.sent };
+        let is_credible = said.synced <= said.received && said.received <= sent;
+        if follower.session != session || follower.seeding_from.is_some() || !is_credible {
+            return false;
+        }
+        follower.received = follower.received.max(said.received);
+        follower.synced = follower.synced.max(said.synced);
+        follower.credit = follower.credit.max(said.credit);
+        follower.echo_us = follower.echo_us.max(said.now_us);
+        let received = follower.received;
+        let lag_bytes = self.end_bytes() - self.end_at(received);
+        if let Some(follower) = self.followers.get_mut(&from) {
+            follower.has_caught_up |= lag_bytes <= self.limits.max_lag_bytes / 2;
+        }
+        true
+    }
+
+    /// Whether a copy is in a session, gets items, and has been within reach of the end.
+    pub fn is_following(&self, member: MemberId) -> bool {
+        self.followers.get(&member).is_some_and(|follower| follower.seeding_from.is_none() && follower.has_caught_up)
+    }
+
+    /// The session of a copy.
+    pub fn session(&self, member: MemberId) -> Option<u64> {
+        self.followers.get(&member).map(|follower| follower.session)
+    }
+
+    /// The bytes that a copy has not received, if it is followed.
+    pub fn lag_bytes(&self, member: MemberId) -> Option<u64> {
+        let follower = self.followers.get(&member).filter(|follower| follower.seeding_from.is_none())?;
+        Some(self.end_bytes() - self.end_at(follower.received))
+    }
+
+    /// How many copies have `position`: what WAIT and WAITAOF count.
+    pub fn count(&self, position: Position, durability: Durability) -> usize {
+        let has = |follower: &&Follower| match durability {
+            Durability::Received => follower.received >= position,
+            Durability::Synced => follower.synced >= position,
+        };
+        self.followers.values().filter(has).count()
+    }
+
+    /// From where a copy is best seeded: the one that has most, and is not the primary.
+    pub fn seed_source(&self, copy: MemberId) -> Option<MemberId> {
+        let others = self.followers.iter().filter(|(member, _)| **member != copy && self.is_following(**member));
+        others
+            .max_by_key(|(member, follower)| (follower.synced, std::cmp::Reverse(**member)))
+            .map(|(member, _)| *member)
+    }
+
+    /// What a seed from `source` is followed by is kept from here on.
+    pub fn pin_seed(&mut self, copy: MemberId, source: MemberId) {
+        let from = self.followers.get(&source).map(|source| source.received);
+        let from = from.filter(|from| from.epoch == self.epoch).map(|from| from.number);
+        if let (Some(from), Some(follower)) = (from, self.followers.get_mut(&copy))
+            && let Some(seeding_from) = &mut follower.seeding_from
+        {
+            *seeding_from = (*seeding_from).min(from);
+        }
+    }
+
+    /// The next message for each copy that has credit for it. Call it until there is none.
+    pub fn next_items(&mut self) -> Vec<(MemberId, ToCopy)> {
+        let mut messages = Vec::new();
+        let first = self.before.0.position.number;
+        for (member, follower) in &mut self.followers {
+            if follower.seeding_from.is_some() || follower.sent < first {
+                continue;
+            }
+            let (mut items, mut bytes, mut end_bytes) = (Vec::new(), 0, 0);
+            for (item, end) in self.items.range((follower.sent - first) as usize..) {
+                let cost = item.cost();
+                let is_full = items.len() == MAX_ITEMS || (!items.is_empty() && bytes + cost > MAX_MESSAGE_BYTES);
+                // One item is sent however large it is, if all before it was taken.
+                let has_credit = follower.cost_sent + cost <= follower.credit || follower.cost_sent == 0;
+                if is_full || !has_credit {
+                    break;
+                }
+                follower.cost_sent += cost;
+                follower.sent = item.position.number;
+                (bytes, end_bytes) = (bytes + cost, *end);
+                items.push(*item);
+            }
+            if !items.is_empty() {
+                let body = ToCopyBody::Items { items, end_bytes };
+                messages.push((*member, ToCopy { epoch: self.epoch, session: follower.session, body }));
+            }
+        }
+        messages
+    }
+
+    /// What is sent when nothing else is, so that each copy knows how far behind it is. A primary
+    /// without a lease does not know how old its own state is, and echoes no time.
+    pub fn beats(&self, has_lease: bool) -> Vec<(MemberId, ToCopy)> {
+        let beat = |follower: &Follower| ToCopyBody::Beat {
+            last: self.last(),
+            sent: Position { epoch: self.epoch, number: follower.sent },
+            end_bytes: self.end_bytes(),
+            echo_us: if has_lease { follower.echo_us } else { 0 },
+        };
+        let followers = self.followers.iter();
+        followers.map(|(member, follower)| (*member, self.to_copy(follower.session, beat(follower)))).collect()
+    }
+
+    /// Drops what nobody needs or what is too much, and says which copies must begin again.
+    pub fn trim(&mut self) -> Vec<MemberId> {
+        let mut dropped: Vec<MemberId> = Vec::new();
+        for (member, follower) in &self.followers {
+            let lag_bytes = self.end_bytes() - self.end_at(follower.received);
+            let is_streaming = follower.seeding_from.is_none() && follower.has_caught_up;
+            if is_streaming && lag_bytes > self.limits.max_lag_bytes {
+                dropped.push(*member);
+            }
+        }
+        for member in &dropped {
+            self.followers.remove(member);
+        }
+        let pins_seeds = self.planted != Some(Planted::SeedUnpinned);
+        let number = |position: Position| if position.epoch == self.epoch { position.number } else { 0 };
+        let pins = self.followers.values().filter_map(|follower| match follower.seeding_from {
+            Some(from) => Some(from).filter(|_| pins_seeds),
+            None => Some(number(follower.synced)),
+        });
+        let pin = pins.min().unwrap_or(u64::MAX);
+        let is_seeding = self.followers.values().any(|follower| !follower.has_caught_up) && pins_seeds;
+        let limit = if is_seeding { self.limits.max_seed_bytes } else { self.limits.max_lag_bytes };
+        while let Some((item, end)) = self.items.front() {
+            if item.position.number > pin && self.kept_bytes() <= limit {
+                break;
+            }
+            self.before = (item.mark(), *end);
+            self.items.pop_front();
+        }
+        let first = self.before.0.position.number;
+        let is_lost = |follower: &Follower| follower.seeding_from.unwrap_or(follower.sent) < first;
+        let lost = self.followers.iter().filter(|(_, follower)| is_lost(follower) && pins_seeds);
+        let lost: Vec<MemberId> = lost.map(|(member, _)| *member).collect();
+        for member in &lost {
+            self.followers.remove(member);
+        }
+        dropped.extend(lost);
+        dropped
+    }
+
+    /// Nothing more is sent to it.
+    pub fn forget(&mut self, member: MemberId) {
+        self.followers.remove(&member);
+    }
+
+    /// The messages of `session`.
+    pub fn to_copy(&self, session: u64, body: ToCopyBody) -> ToCopy {
+        ToCopy { epoch: self.epoch, session, body }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ecotone_control::ids::DirectoryId;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::position::{BootId, Incarnation};
+    use crate::receiver::Receiver;
+    use crate::stream::Appended;
+
+    const COPY: MemberId = MemberId(2);
+    const LIMITS: Limits = Limits { max_lag_bytes: 1_000, max_seed_bytes: 10_000 };
+    const WAL: Kind = Kind::Append { file: Appended::Wal, number: 1, offset: 0 };
+
+    fn end(epoch: u64, number: u64) -> Mark {
+        Mark { position: Position { epoch: Epoch(epoch), number }, chain: 5 }
+    }
+
+    fn sender() -> Sender {
+        Sender::new(Epoch(3), History::default().and(end(1, 40)), LIMITS)
+    }
+
+    fn hello(applied: Mark) -> Hello {
+        let incarnation = Incarnation { directory: DirectoryId([0; 16]), boot: BootId([0; 16]) };
+        Hello { incarnation, applied, is_exact: true, is_whole: true, credit: 100_000 }
+    }
+
+    fn resume(sender: &mut Sender, hello: &Hello) -> Option<Resume> {
+        match sender.hello(COPY, hello, false)?.body {
+            ToCopyBody::Open { resume, .. } => Some(resume),
+            _ => None,
+        }
+    }
+
+    fn acknowledge(sender: &mut Sender, number: u64, credit: u64) -> bool {
+        let at = Position { epoch: Epoch(3), number };
+        let session = sender.session(COPY).unwrap();
+        sender.acknowledged(COPY, session, &Acknowledgement { received: at, synced: at, credit, now_us: 1 })
+    }
+
+    #[test]
+    fn copies_go_on_where_they_are_or_begin_again() {
+        let mut sender = sender();
+        let items: Vec<Item> = (0..5).map(|_| sender.append(WAL, 10, 0)).collect();
+        let mut resumes = |applied| resume(&mut sender, &hello(applied));
+        assert_eq!(resumes(items[2].mark()), Some(Resume::Stream));
+        assert_eq!(resumes(end(1, 40)), Some(Resume::Stream), "all that the epoch began with");
+        assert_eq!(resumes(end(1, 39)), Some(Resume::Complete));
+        assert_eq!(resumes(end(1, 41)), Some(Resume::Rebuild));
+        assert_eq!(resumes(end(2, 1)), Some(Resume::Rebuild));
+        assert_eq!(resumes(end(4, 1)), None, "this primary is not the last one");
+        assert_eq!(resumes(Mark { chain: 7, ..items[2].mark() }), Some(Resume::Rebuild));
+        assert_eq!(resumes(end(3, 9)), Some(Resume::Rebuild), "more than there is");
+        let inexact = Hello { is_exact: false, ..hello(items[2].mark()) };
+        assert_eq!(resume(&mut sender, &inexact), Some(Resume::Rebuild));
+    }
+
+    #[test]
+    fn what_a_copy_lacks_is_kept_within_limits() {
+        let mut sender = sender();
+        assert_eq!(resume(&mut sender, &hello(end(1, 40))), Some(Resume::Stream));
+        for _ in 0..5 {
+            sender.append(WAL, 100, 0);
+        }
+        assert_eq!(sender.next_items().len(), 1);
+        assert!(acknowledge(&mut sender, 3, 100_000));
+        assert!(sender.trim().is_empty());
+        assert_eq!((sender.kept_bytes(), sender.lag_bytes(COPY)), (200, Some(200)));
+        assert!(sender.is_following(COPY));
+        assert!(!acknowledge(&mut sender, 9, 100_000), "it says more than it was sent");
+        for _ in 0..9 {
+            sender.append(WAL, 100, 0);
+        }
+        assert_eq!(sender.trim(), [COPY], "1100 bytes behind");
+        assert!(!sender.is_following(COPY));
+        assert!(sender.kept_bytes() <= LIMITS.max_lag_bytes);
+    }
+
+    #[test]
+    fn what_follows_a_seed_is_kept_for_it() {
+        let mut sender = sender();
+        let seeded = sender.append(WAL, 100, 0).mark();
+        assert_eq!(resume(&mut sender, &hello(end(1, 1))), Some(Resume::Complete));
+        for _ in 0..50 {
+            sender.append(WAL, 100, 0);
+            assert!(sender.trim().is_empty());
+        }
+        assert!(sender.next_items().is_empty(), "nothing is sent meanwhile");
+        assert_eq!(resume(&mut sender, &hello(seeded)), Some(Resume::Stream));
+        for _ in 0..60 {
+            sender.append(WAL, 100, 0);
+        }
+        assert_eq!(sender.trim(), [COPY], "more than is kept for any seed");
+    }
+
+    #[test]
+    fn nothing_is_sent_without_credit() {
+        let mut sender = sender();
+        let stingy = Hello { credit: 150, ..hello(end(1, 40)) };
+        assert_eq!(resume(&mut sender, &stingy), Some(Resume::Stream));
+        for _ in 0..5 {
+            sender.append(WAL, 10, 0);
+        }
+        let sent = |sender: &mut Sender| -> usize {
+            let all = sender.next_items().into_iter().map(|(_, message)| match message.body {
+                ToCopyBody::Items { items, .. } => items.len(),
+                _ => 0,
+            });
+            all.sum()
+        };
+        assert_eq!((sent(&mut sender), sent(&mut sender)), (2, 0));
+        assert!(acknowledge(&mut sender, 2, 150 + 2 * (10 + crate::stream::ITEM_BYTES)));
+        assert_eq!(sent(&mut sender), 2);
+    }
+
+    proptest! {
+        /// Over a link that loses messages a copy ends with exactly what the primary has, whatever
+        /// was lost, and was never sent what it had no credit for.
+        #[test]
+        fn both_ends_agree_in_the_end(
+            steps in prop::collection::vec((0..3_u8, 1..200_u64, any::<bool>()), 1..80),
+            window in 300..2_000_u64,
+        ) {
+            let limits = Limits { max_lag_bytes: 1 << 20, max_seed_bytes: 1 << 20 };
+            let mut sender = Sender::new(Epoch(3), History::default().and(end(1, 40)), limits);
+            let mut receiver = Receiver::new(end(1, 40), 0, window);
+            let mut applied = Vec::new();
+            let mut told = Vec::new();
+            let ending = (0..200).map(|_| (1, 0, true));
+            for (step, bytes, arrives) in steps.into_iter().chain(ending) {
+                if step == 0 {
+                    told.push(sender.append(WAL, bytes, bytes as u32));
+                }
+                let mut messages: Vec<ToCopy> = sender.next_items().into_iter().map(|(_, message)| message).collect();
+                messages.extend(sender.beats(true).into_iter().map(|(_, message)| message));
+                for message in messages.into_iter().filter(|_| arrives) {
+                    let result = match message.body {
+                        ToCopyBody::Items { items, end_bytes } => receiver.items(&items, end_bytes),
+                        ToCopyBody::Beat { last, sent, end_bytes, echo_us } => {
+                            receiver.beat(last, sent, end_bytes, echo_us)
+                        }
+                        _ => Ok(()),
+                    };
+                    let taken: Vec<Item> = std::iter::from_fn(|| receiver.next_item()).collect();
+                    let cost: u64 = taken.iter().map(Item::cost).sum();
+                    prop_assert!(cost <= window || taken.len() == 1, "{cost} bytes, {window} allowed");
+                    if let Some(last) = taken.last() {
+                        receiver.applied_up_to(last.position);
+                    }
+                    applied.extend(taken);
+                    if result.is_err() {
+                        receiver.end_session();
+                    }
+                }
+                match receiver.session() {
+                    Some((_, session)) if arrives => {
+                        sender.acknowledged(COPY, session, &receiver.acknowledgement(1));
+                    }
+                    None if arrives => {
+                        let greeting = Hello { credit: window, ..hello(receiver.applied()) };
+                        let open = sender.hello(COPY, &greeting, false).unwrap();
+                        let goes_on = matches!(open.body, ToCopyBody::Open { resume: Resume::Stream, .. });
+                        prop_assert!(goes_on);
+                        receiver.begin_session(Epoch(3), open.session);
+                    }
+                    _ => {}
+                }
+            }
+            prop_assert_eq!(applied, told);
+            prop_assert_eq!(receiver.applied(), sender.last());
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What travels between the copies of a shard.
+//!
+//! A stream is a sequence of items, one for each change of the primary's directory, in an order in
+//! which the copy's directory can be opened after any prefix: values before the WAL bytes that name
+//! them, tables before the MANIFEST edit that names them, deletions last. The contents of items are
+//! opaque here: a checksum stands for them, which whoever reads the bytes has compared.
+
+use ecotone_control::ids::Epoch;
+
+use crate::position::{History, Incarnation, Mark, Position};
+
+/// Items of one message.
+pub const MAX_ITEMS: usize = 256;
+/// Bytes of one message, if more than one item is in it.
+pub const MAX_MESSAGE_BYTES: u64 = 1 << 20;
+/// What an item costs on the wire beside its bytes, for flow control.
+pub const ITEM_BYTES: u64 = 48;
+
+/// What a file is known by everywhere: a checksum over its contents. Numbers of files are given
+/// twice, by two epochs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContentId(pub [u8; 32]);
+
+/// A file that is appended to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Appended {
+    /// A segment of the value log.
+    Segment,
+    /// RocksDB's WAL.
+    Wal,
+    /// RocksDB's MANIFEST, up to a sync of it.
+    Manifest,
+}
+
+/// What an item does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Bytes are appended to a file.
+    Append {
+        /// Which kind of file.
+        file: Appended,
+        /// Its number, in this epoch.
+        number: u64,
+        /// At which length.
+        offset: u64,
+    },
+    /// A table or sealed segment is finished. A copy that has it already is sent no bytes.
+    Finished {
+        /// What it holds.
+        content: ContentId,
+        /// Its number, in this epoch.
+        number: u64,
+    },
+    /// GC moved values: the copy makes the same segment from what it has. It may take its time; no
+    /// later edit of the MANIFEST is applied before the segment is there, verified and durable.
+    Collect {
+        /// The segment that results.
+        content: ContentId,
+        /// Its number, in this epoch.
+        number: u64,
+    },
+    /// A file goes, once no reader of the copy can need it.
+    Delete {
+        /// Its number.
+        number: u64,
+    },
+    /// The primary synced. Never applied as durability: it says when syncing is worth while.
+    Sync,
+    /// The clock by which keys expire stays at or below this until another such item. Who opens a
+    /// copy as primary begins with it.
+    Clock {
+        /// Milliseconds since 1970.
+        limit_ms: u64,
+    },
+}
+
+/// A change of the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Where in the stream.
+    pub position: Position,
+    /// What it does.
+    pub kind: Kind,
+    /// How many bytes come with it.
+    pub bytes: u64,
+    /// The checksum of these bytes.
+    pub checksum: u32,
+    /// Over this item and all before it.
+    pub chain: u32,
+}
+
+impl Item {
+    /// The item behind `before`.
+    pub fn behind(before: Mark, kind: Kind, bytes: u64, checksum: u32) -> Self {
+        let position = before.position.next();
+        let mut item = Self { position, kind, bytes, checksum, chain: 0 };
+        item.chain = item.chain_behind(before.chain);
+        item
+    }
+
+    /// Where it leads.
+    pub fn mark(&self) -> Mark {
+        Mark { position: self.position, chain: self.chain }
+    }
+
+    /// Whether it is the one behind `before`, undamaged.
+    pub fn follows(&self, before: Mark) -> bool {
+        self.position == before.position.next() && self.chain == self.chain_behind(before.chain)
+    }
+
+    /// What flow control counts.
+    pub fn cost(&self) -> u64 {
+        self.bytes + ITEM_BYTES
+    }
+
+    fn chain_behind(&self, before: u32) -> u32 {
+        let (tag, first, second, content): (u8, u64, u64, Option<&ContentId>) = match &self.kind {
+            Kind::Append { file, number, offset } => (*file as u8, *number, *offset, None),
+            Kind::Finished { content, number } => (8, *number, 0, Some(content)),
+            Kind::Collect { content, number } => (9, *number, 0, Some(content)),
+            Kind::Delete { number } => (10, *number, 0, None),
+            Kind::Sync => (11, 0, 0, None),
+            Kind::Clock { limit_ms } => (12, *limit_ms, 0, None),
+        };
+        let mut chain = crc32c::crc32c_append(before, &[tag]);
+        for number in [self.position.epoch.0, self.position.number, first, second, self.bytes] {
+            chain = crc32c::crc32c_append(chain, &number.to_le_bytes());
+        }
+        chain = crc32c::crc32c_append(chain, &self.checksum.to_le_bytes());
+        content.map_or(chain, |content| crc32c::crc32c_append(chain, &content.0))
+    }
+}
+
+/// How a copy is to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// By items behind what it has.
+    Stream,
+    /// First another directory is built, by links to what is there and the bytes that are missing,
+    /// and takes the place of the old one. What is there should be a part of it.
+    Complete,
+    /// The same, from files that match by content. The old one's tail may be in no other copy: it
+    /// is kept aside.
+    Rebuild,
+}
+
+/// To a copy. Whatever names another epoch or session than the copy's is dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToCopy {
+    /// The epoch of the primary.
+    pub epoch: Epoch,
+    /// Counts the sessions of this primary.
+    pub session: u64,
+    /// What it says.
+    pub body: ToCopyBody,
+}
+
+/// What a primary says to a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToCopyBody {
+    /// Begins a session: the answer to a greeting.
+    Open {
+        /// How to go on.
+        resume: Resume,
+        /// Where the epochs before this one ended, and where this one began.
+        history: History,
+        /// Less than it acknowledged: it may not be counted, whatever it believes.
+        is_distrusted: bool,
+    },
+    /// What changed.
+    Items {
+        /// In order, each behind the one before.
+        items: Vec<Item>,
+        /// The bytes of the stream up to the last of them, in this epoch.
+        end_bytes: u64,
+    },
+    /// Where the primary is, also when nothing changes.
+    Beat {
+        /// Its last item.
+        last: Mark,
+        /// Up to where it has sent items to this copy: what has not come by now never will.
+        sent: Position,
+        /// The bytes of the stream up to it, in this epoch.
+        end_bytes: u64,
+        /// The time in the copy's last message; 0 if there was none, or the lease has ended.
+        echo_us: u64,
+    },
+    /// It holds all that was acknowledged to anybody: it may say so after a failure.
+    Whole,
+}
+
+/// To a primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToPrimary {
+    /// The epoch that it is meant for.
+    pub epoch: Epoch,
+    /// The session; 0 before one.
+    pub session: u64,
+    /// What it says.
+    pub body: ToPrimaryBody,
+}
+
+/// What a copy says to a primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToPrimaryBody {
+    /// Asks for a session.
+    Hello(Hello),
+    /// How far it is.
+    Acknowledge(Acknowledgement),
+    /// It has recorded that it is whole.
+    IsWhole,
+}
+
+/// What a copy has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Which copy it is.
+    pub incarnation: Incarnation,
+    /// How far it is.
+    pub applied: Mark,
+    /// Its files may hold what the stream never told: it was a primary, or was written half.
+    pub is_exact: bool,
+    /// It holds all that it acknowledged.
+    pub is_whole: bool,
+    /// The bytes that it takes in the new session.
+    pub credit: u64,
+}
+
+/// How far a copy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledgement {
+    /// In the kernel's memory up to here.
+    pub received: Position,
+    /// Durable up to here, by its own syncs.
+    pub synced: Position,
+    /// All bytes that it takes in this session, those that it took among them.
+    pub credit: u64,
+    /// Its clock.
+    pub now_us: u64,
+}
