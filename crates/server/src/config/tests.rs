@@ -93,7 +93,7 @@ const WRONG: &[(&str, &str)] = &[
     ("space.reserve_bytes", "\"off\""),
     ("federation.listen", "\"7411\""),
     ("federation.announce", "\"here\""),
-    ("federation.zone", "7"),
+    ("federation.zone", "\"a\\nb\""),
     ("federation.witness", "\"yes\""),
     ("federation.token", "\"eco1-secret\""),
     ("federation.join", "\"host:0\""),
