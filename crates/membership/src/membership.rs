@@ -157,8 +157,8 @@ impl Membership {
     }
 
     /// Waits until this server's map is that of the others, for at most ten seconds. One that votes
-    /// alone has nobody to ask: all that is in its log is decided. Without an answer the last map counts: no server waits for ever
-    /// because others are off.
+    /// alone has nobody to ask: all that is in its log is decided. Without an answer the last map
+    /// counts: no server waits for ever because others are off.
     pub fn catch_up(&self) {
         let known = self.known();
         if known.voters == BTreeSet::from([known.member]) {
