@@ -36,6 +36,17 @@ pub fn found(federation: FederationId) -> Snapshot {
     begin(&Map::new(federation), MemberId(1), 1, 1)
 }
 
+/// Whether a server votes alone, and so has decided all that its log holds: the log of one that is
+/// about to get others holds that, too, and whether they have agreed is not known from it.
+pub fn has_voted_alone(content: &Content) -> bool {
+    let voters = &content.snapshot.get_metadata().get_conf_state().voters;
+    let changes = |entry: &raft::eraftpb::Entry| {
+        entry.get_entry_type() != raft::eraftpb::EntryType::EntryNormal
+            && entry.index > content.snapshot.get_metadata().index
+    };
+    voters[..] == [content.identity.member.0] && !content.entries.iter().any(changes)
+}
+
 /// The map that a log leads to, entries that may not be committed among them, and its last index.
 ///
 /// # Errors
@@ -108,4 +119,36 @@ fn begin(map: &Map, voter: MemberId, index: u64, term: u64) -> Snapshot {
     (metadata.index, metadata.term) = (index, term);
     metadata.mut_conf_state().voters = vec![voter.0];
     snapshot
+}
+
+#[cfg(test)]
+mod tests {
+    use raft::eraftpb::{Entry, EntryType, HardState};
+
+    use super::*;
+    use crate::ids::DirectoryId;
+
+    #[test]
+    fn who_may_have_got_other_voters_is_not_known_to_vote_alone() {
+        let federation = FederationId([1; 8]);
+        let snapshot = found(federation);
+        let history = Map::decode(&snapshot.data).unwrap().history;
+        let member = MemberId(1);
+        let identity = Identity { federation, generation: 1, history, member, directory: DirectoryId([1; 16]) };
+        let hard_state = HardState::default();
+        let entry = |index, kind| {
+            let mut entry = Entry { index, term: 1, ..Entry::default() };
+            entry.set_entry_type(kind);
+            entry
+        };
+        let entries = vec![entry(2, EntryType::EntryNormal)];
+        let mut content = Content { identity, snapshot, base: (1, 1), entries, hard_state, torn_bytes: 0 };
+        assert!(has_voted_alone(&content));
+        // Whether the others had agreed on what follows is not known from this log.
+        content.entries.push(entry(3, EntryType::EntryConfChangeV2));
+        assert!(!has_voted_alone(&content));
+        content.entries.pop();
+        content.snapshot.mut_metadata().mut_conf_state().voters.push(2);
+        assert!(!has_voted_alone(&content));
+    }
 }

@@ -1,7 +1,6 @@
 //! The log of a server that does not run: found a federation, begin a server's log, begin a
 //! federation's log anew by force, and write the map out and take it in.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,7 +43,7 @@ impl Opened {
         // Its commands are those of the node that follows.
         node.handle(Event::Tick, &mut Vec::new())?;
         let mut known = known_of(&node, Arc::new(node.map().clone()));
-        if known.voters == BTreeSet::from([known.member]) {
+        if recover::has_voted_alone(&self.content) {
             let (map, last_index) = recover::replay(&self.content)?;
             (known.map, known.applied) = (Arc::new(map), last_index);
         }

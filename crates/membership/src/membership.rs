@@ -8,6 +8,7 @@ use std::time::Duration;
 use ecotone_control::entry::Entry;
 use ecotone_control::machine::Refusal;
 use ecotone_control::map::{Features, Map};
+use ecotone_control::recover::has_voted_alone;
 use ecotone_identity::{Identity, JoinToken};
 use ecotone_transport::connections::{Connections, Timeouts};
 use ecotone_transport::security::Security;
@@ -50,6 +51,8 @@ pub struct Options {
 /// A server's part in its federation. Ends when dropped.
 pub struct Membership {
     shared: Arc<Shared>,
+    /// At its start.
+    has_voted_alone: bool,
     runtime: Option<Runtime>,
 }
 
@@ -84,6 +87,7 @@ impl Membership {
                 own.federation
             )));
         }
+        let has_voted_alone = has_voted_alone(&opened.content);
         let first = opened.known()?;
         let level = first.map.feature_level;
         // Who has joined a moment ago has no map.
@@ -133,7 +137,7 @@ impl Membership {
         runtime.spawn(duties::renew(shared.clone(), also));
         runtime.spawn(duties::cut(shared.clone()));
         runtime.spawn(duties::seek(shared.clone()));
-        Ok(Membership { shared, runtime: Some(runtime) })
+        Ok(Membership { shared, has_voted_alone, runtime: Some(runtime) })
     }
 
     /// What is known now.
@@ -160,8 +164,7 @@ impl Membership {
     /// alone has nobody to ask: all that is in its log is decided. Without an answer the last map
     /// counts: no server waits for ever because others are off.
     pub fn catch_up(&self) {
-        let known = self.known();
-        if known.voters == BTreeSet::from([known.member]) {
+        if self.has_voted_alone {
             return;
         }
         // When it is applied here, so is all before it.
