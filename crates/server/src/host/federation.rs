@@ -289,7 +289,11 @@ pub(crate) fn servers_by_state(map: &Map) -> [(&'static str, usize); 3] {
 pub(super) fn lines(federation: &Federation) -> Vec<(String, String)> {
     let Some(membership) = federation.membership() else { return Vec::new() };
     let known = membership.known();
-    lines_of(&known, federation.statistics().certificate_expiry_s)
+    let mut lines = lines_of(&known, federation.statistics().certificate_expiry_s);
+    lines.push(("control_keeps_authority".into(), u8::from(membership.keeps_authority()).to_string()));
+    let other = membership.other_history().map(|other| name_of(&known.map, other));
+    lines.extend(other.map(|other| ("control_other_history".into(), other)));
+    lines
 }
 
 fn lines_of(known: &Known, certificate_expiry_s: Option<u64>) -> Vec<(String, String)> {
