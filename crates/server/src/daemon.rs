@@ -334,16 +334,6 @@ impl Daemon {
         self.shards.add(id, slots)
     }
 
-    /// Gives a shard that clients use these slots instead of those it has. Those that it loses have
-    /// no keys, and clients were told before that they are not here any more.
-    ///
-    /// # Errors
-    ///
-    /// See [`Keyspace::set_slots`](ecotone_keyspace::Keyspace::set_slots).
-    pub fn set_slots(&self, id: ShardId, slots: &[(u16, u16)]) -> Result<()> {
-        self.shards.set_slots(id, slots)
-    }
-
     /// Holds a shard no more, whatever is in it; clients were told before. Its store is synced, and
     /// stays open, idle, until the server ends; its folder stays as it is.
     ///

@@ -63,10 +63,6 @@ impl Shards {
         Some(self.service.get()?.upgrade()?.keyspace.clone())
     }
 
-    fn keyspace_of_clients(&self) -> Result<Arc<Keyspace>> {
-        self.keyspace().ok_or_else(|| Error::Configuration("no clients are served".into()))
-    }
-
     /// See [`Daemon::add_shard`](crate::Daemon::add_shard).
     pub(crate) fn add(&self, id: ShardId, slots: &[(u16, u16)]) -> Result<()> {
         let _changing = self.changing.lock();
@@ -87,16 +83,11 @@ impl Shards {
         Ok(())
     }
 
-    /// See [`Daemon::set_slots`](crate::Daemon::set_slots).
-    pub(crate) fn set_slots(&self, id: ShardId, slots: &[(u16, u16)]) -> Result<()> {
-        let _changing = self.changing.lock();
-        Ok(self.keyspace_of_clients()?.set_slots(id, slots)?)
-    }
-
     /// See [`Daemon::drop_shard`](crate::Daemon::drop_shard).
     pub(crate) fn give_up(&self, id: ShardId) -> Result<()> {
         let _changing = self.changing.lock();
-        self.keyspace_of_clients()?.drop_shard(id)?;
+        let keyspace = self.keyspace().ok_or_else(|| Error::Configuration("no clients are served".into()))?;
+        keyspace.drop_shard(id)?;
         info!(shard = id.0, "a shard was dropped");
         Ok(())
     }

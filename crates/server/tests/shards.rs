@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ecotone_resp::host::Host;
 use ecotone_server::config::Config;
@@ -202,79 +202,4 @@ fn an_idle_shard_takes_little_memory() {
     println!("an idle shard takes {} KiB", each >> 10);
     assert!(each <= MAX_IDLE_BYTES, "{each} bytes");
     daemon.stop().unwrap();
-}
-
-/// Requests of one client that it sends before it reads.
-const PIPELINE: usize = 32;
-
-/// Seconds that `clients` take for so many writes, and for as many reads.
-fn seconds(daemon: &Daemon, clients: u64, requests: u64) -> [f64; 2] {
-    ["SET", "GET"].map(|command| {
-        let began = Instant::now();
-        std::thread::scope(|scope| {
-            for client in 0..clients {
-                let mut wire = Client::of(daemon);
-                scope.spawn(move || {
-                    let mut state = client + 1;
-                    let value = "v".repeat(100);
-                    for _ in 0..requests / clients / PIPELINE as u64 {
-                        let mut sent = String::new();
-                        for _ in 0..PIPELINE {
-                            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                            let key = (state >> 33) % 200_000;
-                            let value = if command == "SET" { value.as_str() } else { "" };
-                            sent.push_str(&format!("{command} key:{key} {value}\r\n"));
-                        }
-                        wire.stream.get_mut().write_all(sent.as_bytes()).unwrap();
-                        for _ in 0..PIPELINE {
-                            let mut line = String::new();
-                            wire.stream.read_line(&mut line).unwrap();
-                            if line.starts_with('$') && line != "$-1\r\n" {
-                                wire.stream.read_line(&mut line).unwrap();
-                            }
-                        }
-                    }
-                });
-            }
-        });
-        began.elapsed().as_secs_f64()
-    })
-}
-
-/// What several shards cost: a measurement, whose figures `docs/performance.md` is to have. Run it
-/// alone, with `--ignored --nocapture`.
-#[test]
-#[ignore = "it measures for a minute"]
-fn sixteen_shards_beside_one() {
-    let _alone = alone();
-    const REQUESTS: u64 = 400_000;
-    let mut ratios = [Vec::new(), Vec::new()];
-    for round in 0..4 {
-        let of = |count: u32| {
-            let folder = tempfile::tempdir().unwrap();
-            let daemon = start(folder.path(), dealt(count));
-            let taken = seconds(&daemon, 8, REQUESTS);
-            daemon.stop().unwrap();
-            let began = Instant::now();
-            let daemon = start(folder.path(), dealt(count));
-            println!("{count} shards: {taken:.2?} s, opened in {:.2?}", began.elapsed());
-            daemon.stop().unwrap();
-            taken
-        };
-        // The first of two may have it easier.
-        let (one, many) = if round % 2 == 0 {
-            let one = of(1);
-            (one, of(16))
-        } else {
-            let many = of(16);
-            (of(1), many)
-        };
-        for (kind, ratios) in ratios.iter_mut().enumerate() {
-            ratios.push(one[kind] / many[kind]);
-        }
-    }
-    for (kind, mut ratios) in ["SET", "GET"].into_iter().zip(ratios) {
-        ratios.sort_by(f64::total_cmp);
-        println!("{kind}: throughput with 16 shards is {ratios:.3?} of that with one");
-    }
 }

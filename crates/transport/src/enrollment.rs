@@ -214,15 +214,6 @@ pub fn no_authority() -> EnrollReply {
     )
 }
 
-/// Sends who asks to the server of this address.
-pub struct Elsewhere(pub String);
-
-impl Enrollment for Elsewhere {
-    fn answer(&self, _request: &EnrollRequest, _peer: Option<&Peer>) -> EnrollReply {
-        not_here(&self.0)
-    }
-}
-
 /// Answers one request on a connection. Returns whether it was granted.
 pub(crate) async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
