@@ -104,6 +104,7 @@ const UNREPEATABLE: &[&str] = &[
     "client",
     "cluster",
     "command",
+    "compact",
     "config",
     "expire",
     "expireat",
