@@ -89,6 +89,27 @@ pub enum EnergyError {
         what: String,
     },
 
+    /// A file of a meter or of the processor's frequencies could not be used. Next step: see
+    /// `source`; a missing right is in [`EnergyError::is_missing_right`].
+    #[error("power files: {action} {path:?} failed: {source}")]
+    System {
+        /// What was tried: "read", "write", "run".
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+
+    /// Another process caps the frequencies of this machine. Next step: stop one of the two.
+    #[error(
+        "another process governs the frequencies of this machine (it holds {path:?}); stop it, or run this one without"
+    )]
+    Governed {
+        /// The record that the other one holds.
+        path: PathBuf,
+    },
+
     /// The kernel gave no CPU clock. Next step: check the sandbox; without it there are no joules.
     #[error("the kernel gives no CPU clock of {of}: {source}")]
     Clock {
@@ -115,8 +136,17 @@ impl EnergyError {
         Self::Model { what: what.into() }
     }
 
+    pub(crate) fn system(action: &'static str, path: &Path, source: std::io::Error) -> Self {
+        Self::System { action, path: path.to_path_buf(), source }
+    }
+
     /// True if more rights, or another host, would help: the lab then says so and stops.
     pub fn is_missing_right(&self) -> bool {
-        matches!(self, Self::NotPermitted { .. } | Self::NoCpuController { .. })
+        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        match self {
+            Self::NotPermitted { .. } | Self::NoCpuController { .. } => true,
+            Self::System { source, .. } => matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem),
+            _ => false,
+        }
     }
 }

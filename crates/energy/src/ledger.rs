@@ -18,7 +18,9 @@ use crate::reading::{EnergySource, IDLE, Reading, UNATTRIBUTED};
 #[derive(Debug)]
 pub(crate) struct Ledger {
     model: PowerModel,
+    /// Of the threads without a duty.
     p_state: PStateIndex,
+    duty_p_states: [PStateIndex; DUTIES],
     elapsed_ns: u64,
     process_ns: u64,
     cpu_ns: CpuByDuty,
@@ -37,6 +39,7 @@ impl Ledger {
         Self {
             model,
             p_state: 0,
+            duty_p_states: [0; DUTIES],
             elapsed_ns: 0,
             process_ns: 0,
             cpu_ns: [0; DUTIES],
@@ -53,7 +56,7 @@ impl Ledger {
         for (i, &now) in cpu_ns.iter().enumerate() {
             let grown = now.saturating_sub(self.cpu_ns[i]);
             self.cpu_ns[i] += grown;
-            self.joules[i] += self.price(grown);
+            self.joules[i] += self.price(grown, self.duty_p_states[i]);
         }
         self.process_ns = self.process_ns.max(process_ns);
         // The kernel brings the counters of running threads up to date at different moments, so the
@@ -62,19 +65,29 @@ impl Ledger {
         let outside = self.process_ns.saturating_sub(self.cpu_ns.iter().sum());
         let grown = outside.saturating_sub(self.unattributed_ns);
         self.unattributed_ns += grown;
-        self.unattributed_joules += self.price(grown);
+        self.unattributed_joules += self.price(grown, self.p_state);
         self.elapsed_ns = self.elapsed_ns.max(elapsed_ns);
     }
 
-    fn price(&mut self, cpu_ns: u64) -> f64 {
+    fn price(&mut self, cpu_ns: u64, p_state: PStateIndex) -> f64 {
         let cpu = Seconds(seconds(cpu_ns));
-        self.busy_core_seconds += self.model.busy(cpu, self.p_state).0;
-        self.model.active_joules(cpu, self.p_state).0
+        self.busy_core_seconds += self.model.busy(cpu, p_state).0;
+        self.model.active_joules(cpu, p_state).0
     }
 
     /// Prices what comes from now on at another P-state; beyond the table means its lowest.
     pub(crate) fn set_p_state(&mut self, p_state: PStateIndex) {
         self.p_state = p_state.min(self.model.p_states().lowest());
+        self.duty_p_states = [self.p_state; DUTIES];
+    }
+
+    /// The same for one duty.
+    pub(crate) fn set_duty_p_state(&mut self, duty: Duty, p_state: PStateIndex) {
+        self.duty_p_states[duty.index()] = p_state.min(self.model.p_states().lowest());
+    }
+
+    pub(crate) fn duty_p_state(&self, duty: Duty) -> PStateIndex {
+        self.duty_p_states[duty.index()]
     }
 
     pub(crate) fn p_state(&self) -> PStateIndex {
@@ -196,6 +209,19 @@ mod tests {
             reading.total_joules,
         ];
         by_duty.into_iter().flat_map(|sums| sums.values().copied()).chain(whole).collect()
+    }
+
+    #[test]
+    fn a_duty_may_have_a_frequency_of_its_own() {
+        let mut ledger = Ledger::new(PowerModel::hardware(0.0, 10.0).unwrap());
+        ledger.set_duty_p_state(Duty::Gc, 6);
+        ledger.settle(&cpu(&[(Duty::Gc, SECOND), (Duty::Flush, SECOND)]), 3 * SECOND, SECOND);
+        let reading = ledger.reading(0);
+        assert!(close(reading.energy(Duty::Gc).0, 10.0 * 0.7396 / 2.662));
+        assert!(close(reading.energy(Duty::Flush).0, 10.0) && close(reading.unattributed().0, 10.0));
+        // One for all ends it.
+        ledger.set_p_state(0);
+        assert_eq!(ledger.duty_p_state(Duty::Gc), 0);
     }
 
     proptest! {

@@ -6,7 +6,8 @@
 //!   meter and binds the thread to a core.
 //! - [`cores`]: emulated cores (a cgroup around one busy thread), so that one machine can play
 //!   unequal servers.
-//! - [`governor`]: sets the frequency and tells the meter.
+//! - [`meters`]: meters in hardware, and what their joules were used for.
+//! - [`governors`]: caps on the frequency of cores.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -32,13 +33,15 @@ mod account;
 pub mod cores;
 mod duties;
 mod error;
-pub mod governor;
+pub mod governors;
 mod host;
 mod ledger;
 mod meter;
+pub mod meters;
 mod model;
 mod pstate;
 mod reading;
+mod sysfs;
 mod thread_clock;
 
 pub use account::{CoreChange, MAX_NESTED_DUTIES};

@@ -140,11 +140,17 @@ impl EnergyMeter {
         let cpu_ns = self.with_known_slot(|slot| {
             let mut account = slot.account.lock();
             account.accrue(now_ns());
-            account.cpu_ns().iter().sum::<u64>()
+            *account.cpu_ns()
         });
-        let cpu = Seconds(cpu_ns.unwrap_or(0) as f64 / 1e9);
         let registry = self.shared.registry.lock();
-        ThreadUse { cpu, energy: registry.ledger.model().active_joules(cpu, registry.ledger.p_state()) }
+        let ledger = &registry.ledger;
+        let mut used = ThreadUse { cpu: Seconds::ZERO, energy: Joules::ZERO };
+        for (duty, ns) in Duty::ALL.iter().zip(cpu_ns.unwrap_or_default()) {
+            let cpu = Seconds(ns as f64 / 1e9);
+            used.cpu += cpu;
+            used.energy += ledger.model().active_joules(cpu, ledger.duty_p_state(*duty));
+        }
+        used
     }
 
     /// The state of the meter now, threads inside long duties included. Any thread; takes
@@ -163,7 +169,20 @@ impl EnergyMeter {
         registry.ledger.set_p_state(p_state);
     }
 
-    /// The current P-state.
+    /// From now on the cores that a duty runs on are at this P-state, whatever the others are at.
+    /// Ends with the next [`EnergyMeter::set_p_state`].
+    pub fn set_duty_p_state(&self, duty: Duty, p_state: PStateIndex) {
+        let mut registry = self.shared.registry.lock();
+        self.shared.settle(&mut registry);
+        registry.ledger.set_duty_p_state(duty, p_state);
+    }
+
+    /// The P-state of a duty's cores.
+    pub fn duty_p_state(&self, duty: Duty) -> PStateIndex {
+        self.shared.registry.lock().ledger.duty_p_state(duty)
+    }
+
+    /// The current P-state, of threads without a duty where duties have their own.
     pub fn p_state(&self) -> PStateIndex {
         self.shared.registry.lock().ledger.p_state()
     }

@@ -133,6 +133,28 @@ impl PStateTable {
         self.at(index).volts_squared_hertz() / self.0[0].volts_squared_hertz()
     }
 
+    /// V^2 f / (Vmax^2 fmax) at any frequency, for cores that run between states or above the table:
+    /// the voltage is read off the line through the two states around it, below the lowest state it
+    /// is that state's.
+    pub fn relative_power_at(&self, frequency: Hertz) -> f64 {
+        let hz = frequency.0.max(0.0);
+        let lowest = self.at(self.lowest());
+        let volts = if hz <= lowest.frequency_hz || self.0.len() == 1 {
+            lowest.volts
+        } else {
+            // The first pair whose lower end is not above it; the top pair for what is above all.
+            let pair = self.0.windows(2).find(|pair| pair[1].frequency_hz <= hz).unwrap_or(&self.0[..2]);
+            let slope = (pair[0].volts - pair[1].volts) / (pair[0].frequency_hz - pair[1].frequency_hz);
+            pair[1].volts + slope * (hz - pair[1].frequency_hz)
+        };
+        PState { frequency_hz: hz, volts }.volts_squared_hertz() / self.0[0].volts_squared_hertz()
+    }
+
+    /// The highest state that stays within `frequency`; the lowest if none does.
+    pub fn highest_within(&self, frequency: Hertz) -> PStateIndex {
+        self.0.iter().position(|state| state.frequency_hz <= frequency.0).unwrap_or(self.lowest())
+    }
+
     /// The slowest state that still reaches `speed` (relative to the highest, 0 to 1); the highest
     /// if none does.
     pub fn slowest_reaching(&self, speed: f64) -> PStateIndex {
@@ -208,6 +230,20 @@ mod tests {
         assert_eq!(table.slowest_reaching(0.9), 1); // 2.0 / 2.2 = 0.909
         assert_eq!(table.slowest_reaching(0.0), 6);
         assert_eq!(table.slowest_reaching(1.5), 0);
+    }
+
+    #[test]
+    fn power_between_below_and_above_the_states() {
+        let table = PStateTable::xeon_silver_4114();
+        for (index, state) in table.states().iter().enumerate() {
+            assert!(close(table.relative_power_at(Hertz(state.frequency_hz)), table.relative_power(index)));
+        }
+        // 1.9 GHz lies half way between 1.02 and 1.06 V; 0.5 GHz keeps the lowest voltage; 2.4 GHz
+        // goes on along the line, 0.04 V for 0.2 GHz.
+        assert!(close(table.relative_power_at(Hertz(1.9e9)), 1.04 * 1.04 * 1.9 / 2.662));
+        assert!(close(table.relative_power_at(Hertz(0.5e9)), 0.7396 * 0.5 / 2.662));
+        assert!(close(table.relative_power_at(Hertz(2.4e9)), 1.14 * 1.14 * 2.4 / 2.662));
+        assert!(close(PStateTable::single(1e9).unwrap().relative_power_at(Hertz(0.5e9)), 0.5));
     }
 
     #[test]

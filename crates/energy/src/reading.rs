@@ -18,13 +18,22 @@ pub const UNATTRIBUTED: &str = "unattributed";
 pub enum EnergySource {
     /// Computed from CPU time and a [`crate::PowerModel`]; nothing was measured in watts.
     Model,
+    /// The processor's own counters (RAPL), through the kernel's powercap files.
+    Rapl,
+    /// A power sensor that the kernel shows under hwmon.
+    Hwmon,
+    /// The power management chip of a Raspberry Pi 5.
+    Pmic,
 }
 
 impl EnergySource {
-    /// The name used in reports: `model`.
+    /// The name used in reports, such as `model`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Model => "model",
+            Self::Rapl => "rapl",
+            Self::Hwmon => "hwmon",
+            Self::Pmic => "pmic",
         }
     }
 }

@@ -3,7 +3,7 @@
 //! It holds the models that predict seconds, joules and input rates, the formulas of ECO-KVS and
 //! EdgePilot, and [`machine`]: one state machine that takes events and gives commands. The daemon
 //! and a simulator are two interpreters of the same commands. Garbage collection has another,
-//! [`gc::GcMachine`].
+//! [`gc::GcMachine`]. Which cores run fast and which slow is [`power`]'s.
 //!
 //! **Never in this crate:** IO, clocks, threads, locks, global randomness, and any other crate of
 //! the workspace but `types`. Time is an argument ([`ecotone_types::units::Time`]). The same events
@@ -24,6 +24,7 @@ pub mod gc;
 pub mod idle;
 pub mod machine;
 pub mod policy;
+pub mod power;
 pub mod predictor;
 pub mod prequential;
 pub mod queue_order;

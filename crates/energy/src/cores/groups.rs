@@ -104,16 +104,35 @@ impl CoreGroups {
         layout::write_control(&self.path(ThreadGroup::Rest).join("cgroup.procs"), &process.to_string())
     }
 
-    /// The speed of a core now, as its quota says.
+    /// The speed of the fastest core now, as its quota says.
     ///
     /// # Errors
-    /// [`EnergyError::Cgroup`] or [`EnergyError::Form`] if the quota cannot be read.
+    /// [`EnergyError::Cgroup`] or [`EnergyError::Form`] if a quota cannot be read.
     pub fn speed(&self) -> Result<f64, EnergyError> {
-        Ok(self.quota()?.speed())
+        Ok(self.fastest()?.speed())
     }
 
-    fn quota(&self) -> Result<CoreQuota, EnergyError> {
-        let core = self.path(ThreadGroup::Core(0));
+    /// The speed of one core now, as its quota says.
+    ///
+    /// # Errors
+    /// As [`CoreGroups::speed`].
+    pub fn core_speed(&self, core: u32) -> Result<f64, EnergyError> {
+        Ok(self.quota(core)?.speed())
+    }
+
+    fn fastest(&self) -> Result<CoreQuota, EnergyError> {
+        let mut fastest = self.quota(0)?;
+        for core in 1..self.cores {
+            let quota = self.quota(core)?;
+            if quota.speed() > fastest.speed() {
+                fastest = quota;
+            }
+        }
+        Ok(fastest)
+    }
+
+    fn quota(&self, core: u32) -> Result<CoreQuota, EnergyError> {
+        let core = self.path(ThreadGroup::Core(core));
         let read = |name: &str| {
             let path = core.join(name);
             let text = fs::read_to_string(&path).map_err(|e| EnergyError::cgroup("read", &path, e))?;
@@ -140,8 +159,19 @@ impl CoreGroups {
     /// the kernel refuses.
     pub fn set_speed(&self, speed: f64) -> Result<(), EnergyError> {
         let new = CoreQuota::for_speed(speed)?;
-        let steps = layout::change_speed(self.version, &self.folder, self.cores, self.quota()?, new);
+        let steps = layout::change_speed(self.version, &self.folder, self.cores, self.fastest()?, new);
         layout::apply(&steps)
+    }
+
+    /// Gives one core another speed, in host cores: at most that of the server's fastest core, or
+    /// the kernel may refuse it.
+    ///
+    /// # Errors
+    /// As [`CoreGroups::set_speed`].
+    pub fn set_core_speed(&self, core: u32, speed: f64) -> Result<(), EnergyError> {
+        let (old, new) = (self.quota(core)?, CoreQuota::for_speed(speed)?);
+        let folder = self.path(ThreadGroup::Core(core));
+        layout::apply(&layout::quota_steps(self.version, &folder, new, new.speed() > old.speed()))
     }
 
     /// Counters of a group.

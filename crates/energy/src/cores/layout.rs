@@ -64,7 +64,7 @@ fn write(dir: &Path, file: &str, text: impl Into<String>) -> Step {
 
 /// A group's quota. In v1 the kernel refuses a child whose quota / period exceeds its parent's;
 /// period first is right for slower, quota first for faster (see [`CoreQuota`]).
-fn quota_steps(version: CgroupVersion, dir: &Path, quota: CoreQuota, faster: bool) -> Vec<Step> {
+pub(crate) fn quota_steps(version: CgroupVersion, dir: &Path, quota: CoreQuota, faster: bool) -> Vec<Step> {
     match version {
         CgroupVersion::V1 => {
             let period = write(dir, "cpu.cfs_period_us", quota.period_us.to_string());
@@ -139,6 +139,7 @@ pub(crate) fn apply(steps: &[Step]) -> Result<(), EnergyError> {
 pub(crate) fn write_control(file: &Path, text: &str) -> Result<(), EnergyError> {
     fs::OpenOptions::new()
         .write(true)
+        .truncate(true)
         .open(file)
         .and_then(|mut f| f.write_all(text.as_bytes()))
         .map_err(|e| EnergyError::cgroup("write", file, e))

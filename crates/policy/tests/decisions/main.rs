@@ -16,6 +16,7 @@ mod gc_properties;
 mod golden;
 mod machine;
 mod names;
+mod power;
 mod predictor;
 mod queue_order;
 mod rate;

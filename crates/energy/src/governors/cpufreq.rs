@@ -1,0 +1,390 @@
+//! Caps through the kernel's cpufreq files (kernel: Documentation/admin-guide/pm/cpufreq): one folder
+//! `policyN` for each group of cores that share a frequency, with `scaling_max_freq` as the cap.
+//!
+//! Invariants: a cap lies between `scaling_min_freq` and the limit that was there at the start, so
+//! that what an operator forbade stays forbidden. Before the first cap the limits are in the record;
+//! whatever step this process is killed at, [`restore`] or the next [`Cpufreq::open`] brings them
+//! back. One process governs: it holds a lock beside the record for as long as it lives.
+//!
+//! Failure modes: cores that go offline make a cap [`Capped::Offline`], and their limit stays in the
+//! record until they are back or the machine is started anew. A limit that someone else changes
+//! meanwhile is overwritten at the end.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use ecotone_types::units::Hertz;
+use parking_lot::Mutex;
+
+use super::disk::Disk;
+use super::record::{Limits, Record};
+use super::{Capped, FrequencyDomain, FrequencyGovernor};
+use crate::{EnergyError, sysfs};
+
+/// The most domains that are looked at.
+const MAX_DOMAINS: usize = 1_024;
+
+/// cpufreq of one machine.
+pub struct Cpufreq {
+    disk: Disk,
+    policies: Vec<Policy>,
+    domains: Vec<FrequencyDomain>,
+    root: PathBuf,
+    record: Record,
+    boot: String,
+    state: Mutex<State>,
+    /// Held while this lives; the kernel lets go of it when the process ends, however it ends.
+    _lock: File,
+}
+
+#[derive(Debug)]
+struct Policy {
+    folder: PathBuf,
+    /// `scaling_max_freq` from before the first cap, in kHz.
+    limit: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether the limits are in the record.
+    recorded: bool,
+}
+
+fn folder(root: &Path) -> PathBuf {
+    root.join("sys/devices/system/cpu/cpufreq")
+}
+
+/// Which start of the machine this is.
+fn boot(root: &Path) -> String {
+    sysfs::text(&root.join("proc/sys/kernel/random/boot_id")).unwrap_or_else(|_| "unknown".to_owned())
+}
+
+/// The lock beside a record.
+fn lock(record: &Path) -> Result<File, EnergyError> {
+    let path = record.with_extension("lock");
+    let open = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = open.map_err(|e| EnergyError::system("write", &path, e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(EnergyError::Governed { path }),
+        Err(TryLockError::Error(e)) => Err(EnergyError::system("lock", &path, e)),
+    }
+}
+
+/// Whether an error says that the cores of a policy are offline.
+fn is_offline(error: &EnergyError) -> bool {
+    let EnergyError::System { source, .. } = error else { return false };
+    // A policy without a core online keeps its folder for a while and answers EBUSY, ENODEV or EIO.
+    source.kind() == ErrorKind::NotFound
+        || matches!(source.raw_os_error(), Some(libc::EBUSY | libc::ENODEV | libc::EIO))
+}
+
+/// Brings back the limits that a record holds, if no process that lives governs them: for the end
+/// of a service (`ExecStopPost`), after whatever ended it. Gives the number of policies restored.
+///
+/// # Errors
+/// [`EnergyError::Governed`] while a server runs; [`EnergyError`] of the first limit that could not
+/// be written, while the others are.
+pub fn restore(root: &Path, record: &Path) -> Result<usize, EnergyError> {
+    if !record.exists() {
+        return Ok(0);
+    }
+    let _lock = lock(record)?;
+    let record = Record::new(record);
+    let limits = record.read(&boot(root))?;
+    let left = bring_back(&Disk::default(), root, &limits)?;
+    if left.is_empty() {
+        record.remove(&Disk::default())?;
+    }
+    Ok(limits.len() - left.len())
+}
+
+/// Writes limits back; gives those whose cores are offline. The first error comes after all were
+/// tried.
+fn bring_back(disk: &Disk, root: &Path, limits: &Limits) -> Result<Limits, EnergyError> {
+    let (mut left, mut failed) = (Limits::new(), None);
+    for (policy, khz) in limits {
+        let path = folder(root).join(policy).join("scaling_max_freq");
+        let restored = match sysfs::number::<u64>(&path) {
+            Ok(now) if now == *khz => Ok(()),
+            // A text that is no number must not stay either.
+            Ok(_) | Err(EnergyError::Form { .. }) => disk.write(&path, &khz.to_string()),
+            Err(error) => Err(error),
+        };
+        match restored {
+            Ok(()) => {}
+            Err(error) if is_offline(&error) => left.push((policy.clone(), *khz)),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed.map_or(Ok(left), Err)
+}
+
+impl Cpufreq {
+    /// Opens the domains below `root`, after bringing back what a process before this one left
+    /// capped; `None` if the machine has no cpufreq.
+    ///
+    /// # Errors
+    /// [`EnergyError::System`] if the limits may not be written, [`EnergyError::Governed`] if
+    /// another process governs them, [`EnergyError::Form`] for a record that is not one.
+    pub fn open(root: &Path, record: &Path) -> Result<Option<Self>, EnergyError> {
+        Self::open_with(root, record, Disk::default())
+    }
+
+    fn open_with(root: &Path, record: &Path, disk: Disk) -> Result<Option<Self>, EnergyError> {
+        let mut folders = sysfs::entries(&folder(root))?;
+        folders.retain(|path| path.join("scaling_max_freq").exists());
+        folders.truncate(MAX_DOMAINS);
+        // By number: policy10 comes after policy9.
+        folders.sort_by_key(|path| sysfs::file_name(path).trim_start_matches("policy").parse::<u32>().ok());
+        if folders.is_empty() {
+            return Ok(None);
+        }
+        for path in &folders {
+            sysfs::may_write(&path.join("scaling_max_freq"))?;
+        }
+        let (lock, boot) = (lock(record)?, boot(root));
+        let record = Record::new(record);
+        let before = record.read(&boot)?;
+        // Those that cannot be brought back now keep the limit that the record has.
+        let left = bring_back(&disk, root, &before)?;
+        let mut policies = Vec::new();
+        let mut domains = Vec::new();
+        for folder in folders {
+            let Ok(now) = sysfs::number(&folder.join("scaling_max_freq")) else { continue };
+            let known = left.iter().find(|(policy, _)| policy == sysfs::file_name(&folder));
+            let limit = known.map_or(now, |(_, limit)| *limit);
+            let Some(domain) = domain(&folder, limit) else { continue };
+            policies.push(Policy { folder, limit });
+            domains.push(domain);
+        }
+        if policies.is_empty() {
+            return Ok(None);
+        }
+        let governor = Self {
+            disk,
+            policies,
+            domains,
+            root: root.to_path_buf(),
+            record,
+            boot,
+            state: Mutex::new(State { recorded: !left.is_empty() }),
+            _lock: lock,
+        };
+        if left.is_empty() {
+            governor.record.remove(&governor.disk)?;
+        } else {
+            governor.keep_record(&left)?;
+        }
+        Ok(Some(governor))
+    }
+
+    fn limits(&self) -> Limits {
+        let name = |policy: &Policy| sysfs::file_name(&policy.folder).to_owned();
+        self.policies.iter().map(|policy| (name(policy), policy.limit)).collect()
+    }
+
+    /// Writes the record: the limits of all domains, and of policies that are away.
+    fn keep_record(&self, away: &Limits) -> Result<(), EnergyError> {
+        let mut limits = self.limits();
+        limits.extend(
+            away.iter()
+                .filter(|(policy, _)| !limits.iter().any(|(known, _)| known == policy))
+                .cloned()
+                .collect::<Vec<_>>(),
+        );
+        self.record.write(&self.disk, &self.boot, &limits)
+    }
+
+    fn set(&self, domain: usize, khz: u64) -> Result<Capped, EnergyError> {
+        let path = self.policies[domain].folder.join("scaling_max_freq");
+        let outcome = self.disk.write(&path, &khz.to_string()).and_then(|()| sysfs::number::<f64>(&path));
+        match outcome {
+            Ok(khz) => Ok(Capped::At(Hertz(khz * 1e3))),
+            Err(error) if is_offline(&error) => Ok(Capped::Offline),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What a policy's folder says of its cores.
+fn domain(folder: &Path, limit: u64) -> Option<FrequencyDomain> {
+    let text =
+        sysfs::text(&folder.join("related_cpus")).or_else(|_| sysfs::text(&folder.join("affected_cpus"))).ok()?;
+    let cores: Vec<u32> = text.split_whitespace().filter_map(|core| core.parse().ok()).collect();
+    let read = |name: &str| sysfs::number::<u64>(&folder.join(name));
+    let lowest = read("scaling_min_freq").or_else(|_| read("cpuinfo_min_freq")).ok()?.min(limit);
+    let hertz = |khz: u64| Hertz(khz as f64 * 1e3);
+    let listed = sysfs::text(&folder.join("scaling_available_frequencies")).unwrap_or_default();
+    let mut steps: Vec<u64> = listed.split_whitespace().filter_map(|khz| khz.parse().ok()).collect();
+    steps.retain(|khz| (lowest..=limit).contains(khz));
+    steps.sort_unstable_by(|a, b| b.cmp(a));
+    steps.dedup();
+    (!cores.is_empty()).then(|| FrequencyDomain {
+        cores,
+        lowest: hertz(lowest),
+        highest: hertz(limit),
+        steps: steps.into_iter().map(hertz).collect(),
+    })
+}
+
+impl FrequencyGovernor for Cpufreq {
+    fn name(&self) -> &'static str {
+        "cpufreq"
+    }
+
+    fn domains(&self) -> &[FrequencyDomain] {
+        &self.domains
+    }
+
+    fn cap(&self, domain: usize, highest: Hertz) -> Result<Capped, EnergyError> {
+        let Some(range) = self.domains.get(domain) else { return Ok(Capped::Offline) };
+        // A NaN is the highest: `clamp` of it would stay one.
+        let hz = if highest.0.is_nan() { range.highest.0 } else { highest.0.clamp(range.lowest.0, range.highest.0) };
+        let mut state = self.state.lock();
+        if !state.recorded {
+            self.keep_record(&Limits::new())?;
+            state.recorded = true;
+        }
+        self.set(domain, (hz / 1e3).round() as u64)
+    }
+
+    fn reached(&self, domain: usize) -> Option<Hertz> {
+        let folder = &self.policies.get(domain)?.folder;
+        let khz = sysfs::number::<f64>(&folder.join("scaling_cur_freq"))
+            .or_else(|_| sysfs::number::<f64>(&folder.join("cpuinfo_cur_freq")));
+        khz.ok().filter(|khz| *khz > 0.0).map(|khz| Hertz(khz * 1e3))
+    }
+
+    fn restore(&self) -> Result<(), EnergyError> {
+        let mut state = self.state.lock();
+        if !state.recorded {
+            return Ok(());
+        }
+        let left = bring_back(&self.disk, &self.root, &self.record.read(&self.boot)?)?;
+        if left.is_empty() {
+            self.record.remove(&self.disk)?;
+            state.recorded = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cpufreq {
+    fn drop(&mut self) {
+        if let Err(error) = self.restore() {
+            tracing::warn!(%error, "the limits of frequencies could not be restored; the next start does it");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tree(limits: &[u64]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("proc/sys/kernel/random")).unwrap();
+        fs::write(dir.path().join("proc/sys/kernel/random/boot_id"), "b1\n").unwrap();
+        for (number, limit) in limits.iter().enumerate() {
+            let policy = folder(dir.path()).join(format!("policy{number}"));
+            fs::create_dir_all(&policy).unwrap();
+            for (name, text) in [
+                ("related_cpus", number.to_string()),
+                ("scaling_min_freq", "800000".to_owned()),
+                ("scaling_max_freq", limit.to_string()),
+            ] {
+                fs::write(policy.join(name), text + "\n").unwrap();
+            }
+        }
+        dir
+    }
+
+    fn limit(root: &Path, number: usize) -> u64 {
+        sysfs::number(&folder(root).join(format!("policy{number}/scaling_max_freq"))).unwrap()
+    }
+
+    proptest! {
+        // Each case waits for the disk many times.
+        #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+        /// Killed before any of its changes, and started anew or cleaned up after: the limits are
+        /// those of the beginning, and no record is left.
+        #[test]
+        fn limits_come_back_after_a_kill_at_any_step(
+            limits in proptest::collection::vec(900_000u64..4_000_000, 1..4),
+            caps in proptest::collection::vec((0usize..4, 0.0..5e9f64), 0..8),
+            kills in proptest::collection::vec(0u64..16, 1..4), by_the_next_start in any::<bool>()
+        ) {
+            let dir = tree(&limits);
+            let record = dir.path().join("limits");
+            for kill in kills {
+                let disk = Disk { steps_left: Some(AtomicU64::new(kill)) };
+                // Once its steps are used up it can change nothing, not even while it is dropped.
+                if let Ok(Some(governor)) = Cpufreq::open_with(dir.path(), &record, disk) {
+                    for (domain, hz) in &caps {
+                        let _ = governor.cap(*domain, Hertz(*hz));
+                        let now = (0..limits.len()).map(|n| limit(dir.path(), n));
+                        prop_assert!(now.zip(&limits).all(|(now, before)| now <= *before));
+                    }
+                }
+            }
+            if by_the_next_start {
+                drop(Cpufreq::open(dir.path(), &record).unwrap());
+            } else {
+                restore(dir.path(), &record).unwrap();
+            }
+            let now: Vec<u64> = (0..limits.len()).map(|n| limit(dir.path(), n)).collect();
+            prop_assert_eq!(now, limits);
+            prop_assert!(!record.exists());
+        }
+    }
+
+    #[test]
+    fn every_step_of_a_long_life_is_a_step_it_may_be_killed_at() {
+        let limits = [2_200_000, 3_000_000];
+        let mut steps = 0;
+        loop {
+            let dir = tree(&limits);
+            let record = dir.path().join("limits");
+            let disk = Disk { steps_left: Some(AtomicU64::new(steps)) };
+            let lived = (|| {
+                let governor = Cpufreq::open_with(dir.path(), &record, disk)?.unwrap();
+                governor.cap(0, Hertz(1e9))?;
+                governor.cap(1, Hertz(1.5e9))?;
+                governor.cap(0, Hertz(2e9))?;
+                governor.restore()
+            })();
+            let cut = (limit(dir.path(), 0), limit(dir.path(), 1)) != (limits[0], limits[1]);
+            restore(dir.path(), &record).unwrap();
+            assert_eq!([limit(dir.path(), 0), limit(dir.path(), 1)], limits, "killed before step {steps}");
+            if lived.is_ok() {
+                assert!(!cut);
+                break;
+            }
+            steps += 1;
+        }
+        // The record (2 steps and 1 to remove an old one), three caps, two limits back, the record
+        // removed.
+        assert_eq!(steps, 9);
+    }
+
+    #[test]
+    fn a_record_of_another_boot_is_void() {
+        let dir = tree(&[2_200_000]);
+        let record = dir.path().join("limits");
+        fs::write(&record, "ecotone-cpufreq 1\nboot b0\npolicy0 1000000\nend\n").unwrap();
+        assert_eq!(restore(dir.path(), &record).unwrap(), 0);
+        assert_eq!(limit(dir.path(), 0), 2_200_000);
+        fs::write(&record, "ecotone-cpufreq 1\nboot b1\npolicy0 1000000\nend\n").unwrap();
+        assert_eq!(restore(dir.path(), &record).unwrap(), 1);
+        assert_eq!(limit(dir.path(), 0), 1_000_000);
+        fs::write(&record, "nonsense").unwrap();
+        assert!(matches!(Cpufreq::open(dir.path(), &record), Err(EnergyError::Form { .. })));
+    }
+}
