@@ -49,28 +49,38 @@ pub enum Problem {
 }
 
 impl Malformed {
-    pub(crate) fn new(what: &'static str, problem: Problem) -> Self {
+    /// What was being read, and what is wrong with it.
+    pub fn new(what: &'static str, problem: Problem) -> Self {
         Self { what, problem }
     }
 }
 
 /// Collects bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Writer(Vec<u8>);
+pub struct Writer(Vec<u8>);
 
 impl Writer {
+    /// Nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// Nothing yet, with memory for so many bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self(Vec::with_capacity(bytes))
+    }
+
+    /// What was collected.
     pub fn done(self) -> Vec<u8> {
         self.0
     }
 
+    /// One byte.
     pub fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
 
+    /// A number, as short as it can be.
     pub fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push(number as u8 | 0x80);
@@ -79,23 +89,28 @@ impl Writer {
         self.0.push(number as u8);
     }
 
+    /// How many of something follow.
     pub fn count(&mut self, count: usize) {
         self.number(count as u64);
     }
 
+    /// Yes or no.
     pub fn flag(&mut self, flag: bool) {
         self.byte(u8::from(flag));
     }
 
+    /// Bytes whose length the reader knows.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
+    /// Bytes behind their length.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.count(bytes.len());
         self.raw(bytes);
     }
 
+    /// Text behind its length.
     pub fn text(&mut self, text: &str) {
         self.bytes(text.as_bytes());
     }
@@ -103,7 +118,7 @@ impl Writer {
 
 /// Takes bytes apart.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
+pub struct Reader<'a> {
     rest: &'a [u8],
     what: &'static str,
 }
@@ -114,24 +129,38 @@ impl<'a> Reader<'a> {
         Self { rest: bytes, what }
     }
 
+    /// An error about what is being read.
     pub fn wrong(&self, problem: Problem) -> Malformed {
         Malformed::new(self.what, problem)
     }
 
+    /// Nothing may be left over.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn end(self) -> Result<(), Malformed> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.wrong(Problem::Trailing(self.rest.len()))) }
     }
 
+    /// Whether all was read.
     pub fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }
 
+    /// One byte.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn byte(&mut self) -> Result<u8, Malformed> {
         let (first, rest) = self.rest.split_first().ok_or_else(|| self.wrong(Problem::Ends))?;
         self.rest = rest;
         Ok(*first)
     }
 
+    /// A number. Each has one encoding.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn number(&mut self) -> Result<u64, Malformed> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -149,22 +178,36 @@ impl<'a> Reader<'a> {
     }
 
     /// A number of at most `limit`.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn at_most(&mut self, limit: u64) -> Result<u64, Malformed> {
         let found = self.number()?;
         if found > limit { Err(self.wrong(Problem::TooMany { found, limit })) } else { Ok(found) }
     }
 
+    /// A number of 32 bits.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn small(&mut self) -> Result<u32, Malformed> {
         let found = self.at_most(u64::from(u32::MAX))?;
         Ok(found as u32)
     }
 
     /// How many of something follow: at most `limit`, and no more than the bytes that are there.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn count(&mut self, limit: usize) -> Result<usize, Malformed> {
         let count = self.at_most(limit as u64)? as usize;
         if count > self.rest.len() { Err(self.wrong(Problem::Ends)) } else { Ok(count) }
     }
 
+    /// Yes or no.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn flag(&mut self) -> Result<bool, Malformed> {
         match self.byte()? {
             0 => Ok(false),
@@ -173,23 +216,39 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn raw(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self.rest.split_at_checked(length).ok_or_else(|| self.wrong(Problem::Ends))?;
         self.rest = rest;
         Ok(taken)
     }
 
+    /// As many bytes as fit.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let mut array = [0; N];
         array.copy_from_slice(self.raw(N)?);
         Ok(array)
     }
 
+    /// Bytes behind their length, at most `limit`.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn bytes(&mut self, limit: usize) -> Result<Vec<u8>, Malformed> {
         let length = self.count(limit)?;
         Ok(self.raw(length)?.to_vec())
     }
 
+    /// Text behind its length, at most `limit` bytes.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn text(&mut self, limit: usize) -> Result<String, Malformed> {
         let bytes = self.bytes(limit)?;
         String::from_utf8(bytes).map_err(|_| self.wrong(Problem::Text))
@@ -197,7 +256,7 @@ impl<'a> Reader<'a> {
 }
 
 /// `body` behind a magic number, a version and its checksum.
-pub(crate) fn seal(magic: &[u8; 4], version: u8, body: &[u8]) -> Vec<u8> {
+pub fn seal(magic: &[u8; 4], version: u8, body: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::with_capacity(body.len() + 9);
     sealed.extend_from_slice(magic);
     sealed.push(version);
@@ -207,12 +266,10 @@ pub(crate) fn seal(magic: &[u8; 4], version: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// The body of what [`seal`] made.
-pub(crate) fn unseal<'a>(
-    magic: &[u8; 4],
-    version: u8,
-    bytes: &'a [u8],
-    what: &'static str,
-) -> Result<&'a [u8], Malformed> {
+///
+/// # Errors
+/// [`Malformed`].
+pub fn unseal<'a>(magic: &[u8; 4], version: u8, bytes: &'a [u8], what: &'static str) -> Result<&'a [u8], Malformed> {
     let mut reader = Reader::new(bytes, what);
     let found: [u8; 4] = reader.array()?;
     if found != *magic {

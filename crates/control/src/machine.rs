@@ -3,7 +3,9 @@
 //! Invariants: [`Map::check`] holds after every entry; numbers of servers and shards are never given
 //! twice; a removed server never returns and nothing comes of what it asks; the epoch of a shard
 //! never falls, and rises with each change of its primary. An entry applied twice in a row changes
-//! nothing the second time. Nothing fails: what cannot be done has an outcome that says why.
+//! nothing the second time. Nothing fails: what cannot be done has an outcome that says why. A rule
+//! that an older build does not have is in force from a feature level on ([`RULES_OF_COPIES`]): an
+//! entry has the same outcome on all servers.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +15,11 @@ use crate::map::{
     MAX_COPIES, MAX_REMOVED_SERVERS, MAX_SERVERS, MAX_SETTINGS, MAX_SHARDS, MAX_SPENT_TOKENS, Map, Role, Server,
     ServerState, Shard, SlotRange, SpentToken, deal_slots,
 };
+use crate::settings;
+
+/// The feature level from which on settings of replication are checked, and a server that is in
+/// sync with others is not removed without force.
+pub const RULES_OF_COPIES: u32 = 2;
 
 /// What became of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +90,17 @@ pub enum Refusal {
     /// Move its shards first.
     #[error("{0} is the last in-sync copy of {1}: move it first, or use force and lose it")]
     LastCopy(MemberId, ShardId),
+    /// It counts for what is acknowledged.
+    #[error("{0} is in sync for {1}: drain it first, or use force")]
+    InSync(MemberId, ShardId),
+    /// A setting is not known, or cannot have this value.
+    #[error("{name} should be {should}")]
+    Setting {
+        /// Its name.
+        name: String,
+        /// What is allowed.
+        should: &'static str,
+    },
     /// Somebody must stay.
     #[error("{0} is the last server")]
     LastServer(MemberId),
@@ -352,6 +370,11 @@ impl Machine {
         if map.members().count() == 1 {
             return Err(Refusal::LastServer(member));
         }
+        let has_rules = map.feature_level >= RULES_OF_COPIES;
+        let counts = |shard: &Shard| shard.in_sync.contains(&member) && shard.in_sync.len() > 1;
+        if let Some((id, _)) = map.shards.iter().find(|(_, shard)| counts(shard)).filter(|_| has_rules && !force) {
+            return Err(Refusal::InSync(member, *id));
+        }
         let is_last = |shard: &Shard| shard.in_sync.contains(&member) && shard.in_sync.len() == 1;
         let needs = |shard: &Shard| is_last(shard) || shard.primary == Some(member);
         if let Some((id, _)) = map.shards.iter().find(|(_, shard)| needs(shard)).filter(|_| !force) {
@@ -415,19 +438,23 @@ impl Machine {
     }
 
     fn set(&mut self, name: &str, value: Option<&String>) -> Result<Outcome, Refusal> {
-        let settings = &mut self.map.settings;
-        if settings.get(name) == value {
+        let (there, level) = (&mut self.map.settings, self.map.feature_level);
+        if there.get(name) == value {
             return Ok(Outcome::Unchanged);
         }
         match value {
             Some(value) => {
-                if !settings.contains_key(name) {
-                    full(settings.len(), MAX_SETTINGS, "settings of the federation")?;
+                if level >= RULES_OF_COPIES {
+                    let setting = |should| Refusal::Setting { name: name.to_owned(), should };
+                    settings::check(name, value).map_err(setting)?;
                 }
-                settings.insert(name.to_owned(), value.clone());
+                if !there.contains_key(name) {
+                    full(there.len(), MAX_SETTINGS, "settings of the federation")?;
+                }
+                there.insert(name.to_owned(), value.clone());
             }
             None => {
-                settings.remove(name);
+                there.remove(name);
             }
         }
         Ok(Outcome::Changed)

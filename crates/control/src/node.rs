@@ -59,6 +59,8 @@ pub const BACK_TICKS: u64 = 10_000 / TICK_MS;
 const SILENCE_TICKS: u64 = 2_000 / TICK_MS;
 /// Ticks between two looks at who votes.
 const VOTERS_TICKS: u64 = 8;
+/// The most ticks that a node says it does nothing for: half a second.
+pub const MAX_QUIET_TICKS: u64 = 500 / TICK_MS;
 /// Ticks after which a snapshot that was sent counts as lost: 5 s.
 const SNAPSHOT_TICKS: u64 = 5_000 / TICK_MS;
 /// Entries after which the log is compacted.
@@ -369,6 +371,34 @@ impl Node {
         self.compact(commands);
         self.tell_of_leader(commands);
         Ok(())
+    }
+
+    /// How many ticks from now something is done, or known, that was not before, if no other event
+    /// comes: at least 1. The ticks before that one do nothing, so whoever drives this may sleep, and
+    /// tick as often at once. (A leader looks at who votes by a few ticks later then.)
+    pub fn quiet_ticks(&self) -> u64 {
+        if self.is_over {
+            return MAX_QUIET_TICKS;
+        }
+        let waits_for_loss = self.leads() && !self.snapshots.is_empty();
+        let is_untold = self.last_leader != (self.leader(), self.term());
+        if !self.unpersisted.is_empty() || waits_for_loss || is_untold {
+            return 1;
+        }
+        let raft = &self.raw.raft;
+        let left = |limit: usize, elapsed: usize| limit.saturating_sub(elapsed) as u64;
+        let ConfState { voters, voters_outgoing, learners, .. } = &self.configuration;
+        let quiet = if self.leads() && voters.len() + voters_outgoing.len() + learners.len() == 1 {
+            VOTERS_TICKS - self.ticks % VOTERS_TICKS
+        } else if self.leads() {
+            let heartbeat = left(raft.heartbeat_timeout(), raft.heartbeat_elapsed());
+            heartbeat.min(left(raft.election_timeout(), raft.election_elapsed))
+        } else {
+            let stands = left(raft.randomized_election_timeout(), raft.election_elapsed);
+            let forgets = self.leader().map(|_| MAX_ELECTION_TICKS as u64 + 1 - (self.ticks - self.leader_contact));
+            Some(stands).filter(|_| raft.promotable()).into_iter().chain(forgets).min().unwrap_or(MAX_QUIET_TICKS)
+        };
+        quiet.clamp(1, MAX_QUIET_TICKS)
     }
 
     /// The map, as far as this server knows.

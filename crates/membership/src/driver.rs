@@ -184,6 +184,36 @@ fn guarded(work: impl FnOnce() -> std::result::Result<(), Ended>) -> std::result
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(says(panic.as_ref())))
 }
 
+/// What has passed, in ticks. The thread sleeps over ticks at which its node does nothing
+/// ([`Node::quiet_ticks`]), and ticks as often at once when something else wakes it, or when one is
+/// due at which the node acts.
+struct Clock {
+    /// When the last tick was due.
+    ticked: Instant,
+}
+
+impl Clock {
+    /// How long nothing is to be done; none if a tick is due at which the node acts.
+    fn until_tick(&self, quiet: u64, now: Instant) -> Option<Duration> {
+        let due = self.ticked + TICK * u32::try_from(quiet).unwrap_or(u32::MAX);
+        due.checked_duration_since(now).filter(|wait| !wait.is_zero())
+    }
+
+    /// How often to tick now. With a message, never so often that the node acts before it has looked
+    /// at the message. After a pause of this process the time that passed counts for as long as the
+    /// node was quiet, and it acts a tick later: messages that have waited are taken before.
+    fn pass(&mut self, quiet: u64, now: Instant, has_message: bool) -> u64 {
+        let passed = u64::try_from(now.saturating_duration_since(self.ticked).as_micros()).unwrap_or(u64::MAX)
+            / (TICK_MS * 1_000);
+        let most = if has_message || passed > quiet && quiet > 1 { quiet - 1 } else { quiet };
+        let ticks = passed.min(most);
+        let is_late = passed > quiet || has_message && passed > most;
+        let on_time = self.ticked + TICK * u32::try_from(ticks).unwrap_or(u32::MAX);
+        self.ticked = if is_late { now } else { on_time };
+        ticks
+    }
+}
+
 struct Worker {
     node: Node,
     identity: Identity,
@@ -205,39 +235,56 @@ struct Worker {
 
 impl Worker {
     fn run(&mut self, receiver: &Receiver<Input>) -> std::result::Result<(), Ended> {
-        let mut next = Instant::now() + TICK;
+        let mut clock = Clock { ticked: Instant::now() };
         loop {
-            let now = Instant::now();
-            let is_news = if now >= next {
-                // After a pause the time that passed counts as one tick.
-                next = now.max(next + TICK);
-                self.ticks += 1;
-                // It may have found no place in the channel.
-                self.look_at_log()?;
-                self.handle(Event::Tick)? || self.ticks.is_multiple_of(LOOK_TICKS)
-            } else {
-                match receiver.recv_timeout(next - now) {
-                    Ok(Input::Receive { from, bytes, place }) => {
-                        drop(place);
-                        self.handle(Event::Receive { from, bytes })?
-                    }
-                    Ok(Input::Unreachable(member)) => self.handle(Event::Unreachable(member))?,
-                    Ok(Input::Propose { proposal, answer }) => {
-                        self.next_answer += 1;
-                        // Who has stopped waiting needs no answer.
-                        self.answers.retain(|_, waiting| !waiting.is_closed());
-                        self.answers.insert(self.next_answer, answer);
-                        self.handle(Event::Propose { id: self.next_answer, proposal })?
-                    }
-                    Ok(Input::Written) => self.look_at_log()?,
-                    Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                    Err(RecvTimeoutError::Timeout) => false,
+            let quiet = self.node.quiet_ticks();
+            let input = match clock.until_tick(quiet, Instant::now()) {
+                Some(wait) => match receiver.recv_timeout(wait) {
+                    Ok(input) => Some(input),
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                },
+                None => None,
+            };
+            // The time before a message came first: what it says counts from now on.
+            let ticks = clock.pass(quiet, Instant::now(), input.is_some());
+            let mut is_news = self.tick(ticks)?;
+            is_news |= match input {
+                Some(Input::Receive { from, bytes, place }) => {
+                    drop(place);
+                    self.handle(Event::Receive { from, bytes })?
                 }
+                Some(Input::Unreachable(member)) => self.handle(Event::Unreachable(member))?,
+                Some(Input::Propose { proposal, answer }) => {
+                    self.next_answer += 1;
+                    // Who has stopped waiting needs no answer.
+                    self.answers.retain(|_, waiting| !waiting.is_closed());
+                    self.answers.insert(self.next_answer, answer);
+                    self.handle(Event::Propose { id: self.next_answer, proposal })?
+                }
+                Some(Input::Written) => self.look_at_log()?,
+                Some(Input::Stop) => return Ok(()),
+                None => false,
             };
             if is_news {
                 self.publish();
             }
         }
+    }
+
+    /// Ticks so often. Whether there is something to publish.
+    fn tick(&mut self, ticks: u64) -> std::result::Result<bool, Ended> {
+        if ticks == 0 {
+            return Ok(false);
+        }
+        let looks = self.ticks / LOOK_TICKS;
+        self.ticks += ticks;
+        // It may have found no place in the channel.
+        let mut is_news = self.look_at_log()?;
+        for _ in 0..ticks {
+            is_news |= self.handle(Event::Tick)?;
+        }
+        Ok(is_news || self.ticks / LOOK_TICKS > looks)
     }
 
     /// Tells the node how far its log is durable.
@@ -471,6 +518,62 @@ impl LogThread {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A clock that ticked last at the instant that is returned.
+    fn clock() -> (Clock, Instant) {
+        let ticked = Instant::now();
+        (Clock { ticked }, ticked)
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_clock_sleeps_over_quiet_ticks_and_makes_up_for_them() {
+        let (mut clock, began) = clock();
+        assert_eq!(clock.until_tick(4, began), Some(ms(100)));
+        assert_eq!(clock.until_tick(4, began + ms(99)), Some(ms(1)));
+        assert_eq!(clock.until_tick(4, began + ms(100)), None);
+        assert_eq!(clock.pass(4, began + ms(103), false), 4);
+        assert_eq!(clock.until_tick(4, began + ms(103)), Some(ms(97)), "late wakes do not add up");
+    }
+
+    #[test]
+    fn a_message_counts_from_when_it_came() {
+        let (mut clock, began) = clock();
+        assert_eq!(clock.pass(20, began + ms(260), true), 10, "what has passed before it");
+        assert_eq!(clock.until_tick(20, began + ms(260)), Some(ms(490)));
+        // It came when the node was about to act: the message first.
+        assert_eq!(clock.pass(3, began + ms(326), true), 2);
+        assert_eq!(clock.until_tick(1, began + ms(326)), Some(ms(25)));
+        assert_eq!(clock.pass(1, began + ms(330), true), 0);
+        assert_eq!(clock.pass(1, began + ms(351), false), 1, "then it acts, whatever comes");
+    }
+
+    #[test]
+    fn after_a_pause_messages_come_before_the_node_acts() {
+        let (mut clock, began) = clock();
+        let woke = began + ms(10_000);
+        assert_eq!(clock.until_tick(8, woke), None);
+        assert_eq!(clock.pass(8, woke, false), 7, "not what would begin an election");
+        assert_eq!(clock.until_tick(1, woke), Some(ms(25)));
+        assert_eq!(clock.pass(1, woke + ms(25), false), 1);
+        assert_eq!(clock.pass(1, woke + ms(9_000), false), 1, "a pause counts for one tick");
+        assert_eq!(clock.until_tick(1, woke + ms(9_000)), Some(ms(25)));
+    }
+
+    #[test]
+    fn a_flood_of_messages_does_not_stop_time() {
+        let (mut clock, began) = clock();
+        let (mut acted, mut quiet) = (0, 4);
+        for at in (0..1_000).map(|step| began + ms(step)) {
+            let ticks = clock.pass(quiet, at, clock.until_tick(quiet, at).is_some());
+            acted += u64::from(ticks == quiet);
+            quiet = if ticks == quiet { 4 } else { quiet - ticks };
+        }
+        assert!((9..=10).contains(&acted), "{acted} in a second");
+    }
 
     #[test]
     fn a_panic_is_an_error_that_says_what_it_was() {

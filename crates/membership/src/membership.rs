@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ecotone_control::entry::Entry;
-use ecotone_control::machine::Refusal;
+use ecotone_control::machine::{RULES_OF_COPIES, Refusal};
 use ecotone_control::map::{Features, Map};
 use ecotone_control::recover::has_voted_alone;
 use ecotone_identity::{Identity, JoinToken};
 use ecotone_transport::connections::{Connections, Timeouts};
 use ecotone_transport::security::Security;
 use parking_lot::RwLock;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -29,7 +29,7 @@ use crate::shared::Shared;
 
 /// The feature levels of this build. The highest rises when a new kind of entry, or another thing
 /// that all servers must know, comes in; the lowest when support for an old one goes.
-pub const FEATURES: Features = Features { min: 1, max: 1 };
+pub const FEATURES: Features = Features { min: 1, max: RULES_OF_COPIES };
 /// How long a stop waits for calls under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -51,6 +51,7 @@ pub struct Options {
 /// A server's part in its federation. Ends when dropped.
 pub struct Membership {
     shared: Arc<Shared>,
+    bulk: Arc<Connections>,
     /// At its start.
     has_voted_alone: bool,
     runtime: Option<Runtime>,
@@ -104,7 +105,9 @@ impl Membership {
             .enable_all()
             .build()
             .map_err(|source| Error::Thread { what: "messages of the control plane", source })?;
-        let connections = Arc::new(Connections::new(own.name, timeouts, security.clone()));
+        let connections = Arc::new(Connections::new(own.name.clone(), timeouts, security.clone()));
+        let bulk = Arc::new(Connections::new(own.name, timeouts, security.clone()));
+        let also = also.into_iter().chain([bulk.clone()]).collect();
         let known = watch::Sender::new(Arc::new(first));
         let (announced, callers) = (watch::Sender::new(None), Arc::new(Callers::default()));
         let paths = Paths {
@@ -137,7 +140,7 @@ impl Membership {
         runtime.spawn(duties::renew(shared.clone(), also));
         runtime.spawn(duties::cut(shared.clone()));
         runtime.spawn(duties::seek(shared.clone()));
-        Ok(Membership { shared, has_voted_alone, runtime: Some(runtime) })
+        Ok(Membership { shared, bulk, has_voted_alone, runtime: Some(runtime) })
     }
 
     /// What is known now.
@@ -184,6 +187,20 @@ impl Membership {
         self.shared.runtime.block_on(self.shared.propose(entry))
     }
 
+    /// As [`propose`](Self::propose), without waiting: `done` is called with what became of it.
+    pub fn propose_later(&self, entry: Entry, done: impl FnOnce(Result<Decided>) + Send + 'static) {
+        let shared = self.shared.clone();
+        self.shared.runtime.spawn(async move { done(shared.propose(entry).await) });
+    }
+
+    /// Waits, on a thread of the caller's, until something else is known than `following` has seen, for
+    /// `longest` at most. What is known then counts as seen.
+    pub fn wait_for_change(&self, following: &mut watch::Receiver<Arc<Known>>, longest: Duration) {
+        self.shared.runtime.block_on(async {
+            let _ = tokio::time::timeout(longest, following.changed()).await;
+        });
+    }
+
     /// A token with which one server can join within an hour.
     ///
     /// # Errors
@@ -212,6 +229,23 @@ impl Membership {
     /// anew.
     pub fn other_history(&self) -> Option<ecotone_control::ids::MemberId> {
         self.shared.driver().and_then(|driver| driver.other_history())
+    }
+
+    /// The connections to other servers that carry the control plane's messages, for small ones of
+    /// others: to be opened on [`runtime`](Self::runtime).
+    pub fn connections(&self) -> &Arc<Connections> {
+        &self.shared.connections
+    }
+
+    /// Connections to the same servers for what is long, and must not be ahead of small messages.
+    /// Nothing of the control plane goes over them; they are made anew with the certificate.
+    pub fn bulk_connections(&self) -> &Arc<Connections> {
+        &self.bulk
+    }
+
+    /// Where the control plane's messages are carried, by one thread: nothing there may wait.
+    pub fn runtime(&self) -> &Handle {
+        &self.shared.runtime
     }
 
     /// What other servers call.

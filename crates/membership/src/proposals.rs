@@ -215,6 +215,11 @@ impl Shared {
     }
 }
 
+/// The answer where the map says at once that nothing would come of it.
+pub(crate) fn outdated(applied: u64) -> ProposeReply {
+    ProposeReply { outcome: OUTDATED.into(), index: applied, ..ProposeReply::default() }
+}
+
 fn not_decided(why: &NotProposed) -> ProposeReply {
     // Others may have it already.
     let is_open = matches!(why, NotProposed::Stopped(why) if why == UNANSWERED);

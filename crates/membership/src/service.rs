@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ecotone_control::entry::{Entry, Proposal};
 use ecotone_control::ids::MemberId;
+use ecotone_control::map::Map;
 use ecotone_transport::listener::Caller;
 use ecotone_transport::wire::control_server::Control;
 use ecotone_transport::wire::{ProposeReply, ProposeRequest, RaftEnd, RaftMessage, SealKeyReply, SealKeyRequest};
@@ -13,6 +14,7 @@ use tokio_stream::StreamExt;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::outbox::MAX_ADDRESS_BYTES;
+use crate::proposals::outdated;
 use crate::shared::Shared;
 
 /// The service of one server; cheap to clone.
@@ -27,11 +29,27 @@ fn caller<T>(request: &Request<T>) -> Result<(MemberId, ServerId), Status> {
     Ok((MemberId(peer.member.number()), peer.name.clone()))
 }
 
-/// Whether a server may ask the leader for this: what it says of itself, and what people ask it.
-/// All else a leader proposes by itself.
-fn may_ask(from: MemberId, entry: &Entry) -> bool {
-    match entry {
+/// What becomes of what another server asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    /// The leader proposes it.
+    Allowed,
+    /// Nothing would come of it: the shard is in a later epoch.
+    Outdated,
+    Denied,
+}
+
+/// Whether a server may ask the leader for this: what it says of itself, what people ask it, and, of a
+/// shard that it is the primary of, who is in sync and who follows it. All else a leader proposes by
+/// itself.
+fn may_ask(from: MemberId, entry: &Entry, map: &Map) -> Asked {
+    let is_allowed = match entry {
         Entry::Announce { member, .. } => *member == from,
+        Entry::SetInSync { shard, epoch, .. } | Entry::SetPrimary { shard, epoch, .. } => match map.shards.get(shard) {
+            Some(there) if there.epoch > *epoch => return Asked::Outdated,
+            Some(there) => there.primary == Some(from) && there.epoch == *epoch,
+            None => false,
+        },
         Entry::Drain { .. }
         | Entry::Remove { .. }
         | Entry::Deal { .. }
@@ -42,12 +60,11 @@ fn may_ask(from: MemberId, entry: &Entry) -> bool {
         | Entry::Join { .. }
         | Entry::AddCopy { .. }
         | Entry::RemoveCopy { .. }
-        | Entry::SetInSync { .. }
-        | Entry::SetPrimary { .. }
         | Entry::RaiseFeatureLevel { .. }
         | Entry::SetAuthority { .. }
         | Entry::Prune { .. } => false,
-    }
+    };
+    if is_allowed { Asked::Allowed } else { Asked::Denied }
 }
 
 #[tonic::async_trait]
@@ -76,10 +93,13 @@ impl Control for Service {
         let (from, _) = caller(&request)?;
         let proposal = Proposal::decode(&request.into_inner().proposal);
         let proposal = proposal.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        if proposal.by != from || !may_ask(from, &proposal.entry) {
-            return Err(Status::permission_denied(format!("{from} may not ask for this")));
+        let known = self.0.known();
+        let asked = if proposal.by == from { may_ask(from, &proposal.entry, &known.map) } else { Asked::Denied };
+        match asked {
+            Asked::Allowed => Ok(Response::new(self.0.propose_here(proposal).await)),
+            Asked::Outdated => Ok(Response::new(outdated(known.applied))),
+            Asked::Denied => Err(Status::permission_denied(format!("{from} may not ask for this"))),
         }
-        Ok(Response::new(self.0.propose_here(proposal).await))
     }
 
     async fn seal_key(&self, request: Request<SealKeyRequest>) -> Result<Response<SealKeyReply>, Status> {
@@ -97,14 +117,29 @@ impl Control for Service {
 
 #[cfg(test)]
 mod tests {
-    use ecotone_control::ids::{DirectoryId, Epoch, ShardId};
-    use ecotone_control::map::{Addresses, Features};
+    use std::collections::BTreeSet;
+
+    use ecotone_control::ids::{DirectoryId, Epoch, FederationId, ShardId};
+    use ecotone_control::map::{Addresses, Features, Shard};
 
     use super::*;
 
+    const ONE: MemberId = MemberId(1);
+    const TWO: MemberId = MemberId(2);
+    const SHARD: ShardId = ShardId(1);
+
+    /// Shard 1 has copies on 1 and 2; 1 is its primary, in epoch 5.
+    fn map(primary: Option<MemberId>) -> Map {
+        let mut map = Map::new(FederationId([1; 8]));
+        let copies = BTreeSet::from([ONE, TWO]);
+        let (in_sync, epoch) = (copies.clone(), Epoch(5));
+        map.shards.insert(SHARD, Shard { slots: Vec::new(), copies, in_sync, primary, epoch, set_version: 3 });
+        map
+    }
+
     #[test]
-    fn a_server_asks_for_itself_and_for_people_and_for_nothing_else() {
-        let (one, two) = (MemberId(1), MemberId(2));
+    fn a_server_asks_for_itself_and_for_people() {
+        let map = map(Some(TWO));
         let announce = |member| Entry::Announce {
             member,
             directory: DirectoryId([1; 16]),
@@ -112,25 +147,50 @@ mod tests {
             zone: String::new(),
             features: Features { min: 1, max: 1 },
         };
-        assert!(may_ask(one, &announce(one)) && !may_ask(one, &announce(two)));
-        let (shard, epoch) = (ShardId(1), Epoch(1));
+        assert_eq!(may_ask(ONE, &announce(ONE), &map), Asked::Allowed);
+        assert_eq!(may_ask(ONE, &announce(TWO), &map), Asked::Denied);
+        let (shard, epoch) = (SHARD, Epoch(5));
         for entry in [
             Entry::Barrier,
-            Entry::Drain { member: two, drain: true },
-            Entry::Remove { member: two, force: true },
-            Entry::Move { shard, epoch, to: two },
+            Entry::Drain { member: TWO, drain: true },
+            Entry::Remove { member: TWO, force: true },
+            Entry::Move { shard, epoch, to: TWO },
             Entry::Set { name: "a".into(), value: None },
         ] {
-            assert!(may_ask(one, &entry), "{entry:?}");
+            assert_eq!(may_ask(ONE, &entry, &map), Asked::Allowed, "{entry:?}");
         }
         for entry in [
-            Entry::SetPrimary { shard, epoch, primary: Some(one) },
-            Entry::AddCopy { shard, epoch, member: one },
+            Entry::SetPrimary { shard, epoch, primary: Some(ONE) },
+            Entry::AddCopy { shard, epoch, member: ONE },
+            Entry::RemoveCopy { shard, epoch, member: ONE },
             Entry::RaiseFeatureLevel { level: 2 },
             Entry::SetAuthority { authority: vec![1] },
             Entry::Prune { now_s: u64::MAX },
         ] {
-            assert!(!may_ask(one, &entry), "{entry:?}");
+            assert_eq!(may_ask(ONE, &entry, &map), Asked::Denied, "{entry:?}");
         }
+    }
+
+    #[test]
+    fn a_primary_asks_for_its_shard_in_its_epoch_and_nobody_else_does() {
+        let set = |shard, epoch| Entry::SetInSync {
+            shard: ShardId(shard),
+            epoch: Epoch(epoch),
+            set_version: 3,
+            in_sync: BTreeSet::from([ONE]),
+        };
+        let hand_over =
+            |shard, epoch, to| Entry::SetPrimary { shard: ShardId(shard), epoch: Epoch(epoch), primary: Some(to) };
+        let has_primary = map(Some(ONE));
+        for entry in [set(1, 5), hand_over(1, 5, TWO)] {
+            assert_eq!(may_ask(ONE, &entry, &has_primary), Asked::Allowed);
+            assert_eq!(may_ask(TWO, &entry, &has_primary), Asked::Denied, "a copy asks for nothing");
+            assert_eq!(may_ask(ONE, &entry, &map(None)), Asked::Denied, "it was frozen: the leader decides");
+        }
+        for (epoch, asked) in [(4, Asked::Outdated), (6, Asked::Denied)] {
+            assert_eq!(may_ask(ONE, &set(1, epoch), &has_primary), asked);
+            assert_eq!(may_ask(TWO, &hand_over(1, epoch, TWO), &has_primary), asked);
+        }
+        assert_eq!(may_ask(ONE, &set(2, 5), &has_primary), Asked::Denied, "there is no such shard");
     }
 }

@@ -1,35 +1,29 @@
 //! Which writes may be acknowledged, and how the in-sync set changes (rules 1, 2 and 4).
 //!
-//! A write is acknowledged when enough members hold it that any promotion meets one of them: of the
-//! set S that means `min(q, |S|)` for `quorum`, and all of S for `all`. Nobody knows for certain
+//! A write is acknowledged when enough members hold it that any promotion meets one of them: for
+//! `quorum` a majority of the set S, and of all copies that there should be as far as S has so many;
+//! for `all` all of S. What a promotion counts on is the majority of S alone: it is known from the
+//! log, whatever each server takes the number of copies for. Nobody knows for certain
 //! which set the log names while a change of it is under way, so a write counts only when it counts
 //! in each set that the log may name; and a change is proposed only once all that was promised
 //! counts in the new set too.
 //!
-//! Invariant: for each level, [`Commit::committed`] never falls, and `min(q, |T|)` members (all, for
-//! `all`) of each set T that the log may name hold all of it.
+//! Invariant: for each level, [`Commit::committed`] never falls, and a majority (all, for `all`) of
+//! each set T that the log may name holds all of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ecotone_control::entry::Entry;
 use ecotone_control::ids::{Epoch, MemberId, ShardId};
+pub use ecotone_control::settings::Level;
 
 use crate::planted::Planted;
 use crate::position::Position;
 
+/// The largest set of which any two members are a majority.
+const MAX_PAIRED: usize = 3;
 /// Changes of one version of the set whose outcome is not known.
 pub const MAX_OUTSTANDING: usize = 4;
-
-/// Who must have a write before it is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// The primary.
-    One,
-    /// A majority of all copies that there should be.
-    Quorum,
-    /// Every member of the in-sync set.
-    All,
-}
 
 /// What "has it" means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +34,8 @@ pub enum Durability {
     Synced,
 }
 
-/// What the federation asks of its writes. The number of copies must not fall while a primary may
-/// still count by the former one: sealing counts by it as well.
+/// What the federation asks of its writes. All of it may change at any time, and servers may know
+/// different values for a while: no promotion and no lease depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels {
     /// How many copies a shard should have (R).
@@ -53,16 +47,27 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// A majority of all copies.
+    /// A majority of all copies: `quorum` is refused while fewer are in sync.
     pub fn quorum(self) -> usize {
-        self.copies / 2 + 1
+        majority(self.copies)
+    }
+
+    /// How many of a set of `members` must hold what is acknowledged at `quorum`. Never fewer than a
+    /// majority of them, which is what sealing counts on.
+    pub fn held_by(self, members: usize) -> usize {
+        majority(members).max(self.quorum()).min(members)
     }
 }
 
+/// More than half of them.
+pub fn majority(members: usize) -> usize {
+    members / 2 + 1
+}
+
 /// How many members of a set must be sealed before another primary is chosen, so that one of them
-/// is among any `quorum` that acknowledged.
-pub fn seals_needed(members: usize, quorum: usize) -> usize {
-    members - quorum.min(members) + 1
+/// is among any majority that acknowledged, or promised.
+pub fn seals_needed(members: usize) -> usize {
+    members.div_ceil(2)
 }
 
 /// Why a write cannot be acknowledged at its level, however long it waits.
@@ -127,6 +132,17 @@ impl Commit {
         self.planted = planted;
     }
 
+    /// What writes need from now on. What was acknowledged stays so.
+    pub fn set_levels(&mut self, levels: Levels) {
+        self.levels = levels;
+        self.advance();
+    }
+
+    /// What writes need.
+    pub fn levels(&self) -> Levels {
+        self.levels
+    }
+
     /// The set that the log was last seen to name.
     pub fn set(&self) -> &BTreeSet<MemberId> {
         &self.set
@@ -181,8 +197,12 @@ impl Commit {
         self.quorum
     }
 
-    /// Up to where writes of this level may be acknowledged, as far as copies are concerned. For
-    /// [`Level::One`], what `me` holds.
+    /// Up to where writes of this level may be acknowledged, and what they wrote shown, as far as
+    /// copies are concerned. For [`Level::One`], what `me` holds.
+    ///
+    /// What was there when the epoch began its primary holds, and whoever wrote it did: in a set of
+    /// three that is a majority. In a larger one it may be lost again with these two, so nothing of it
+    /// is shown before a majority has come to this epoch.
     ///
     /// # Errors
     /// When the set is too small for it.
@@ -193,7 +213,11 @@ impl Commit {
             Level::Quorum => (self.levels.quorum(), self.quorum),
             Level::All => (self.levels.min_in_sync, self.all),
         };
-        if in_sync < needed { Err(Refusal::TooFewInSync { in_sync, needed }) } else { Ok(position) }
+        let is_shown = level == Level::One || in_sync <= MAX_PAIRED || position.epoch == self.epoch;
+        if in_sync < needed {
+            return Err(Refusal::TooFewInSync { in_sync, needed });
+        }
+        Ok(if is_shown { position } else { Position::default() })
     }
 
     /// Asks for another set, or takes back what was asked for and not proposed yet. It holds the
@@ -211,7 +235,7 @@ impl Commit {
         if let Some(set) = self.intended.take_if(|set| {
             let blindly = self.planted == Some(Planted::ShrinkBlindly);
             blindly
-                || greatest(&self.held, set, self.levels.quorum()) >= self.quorum
+                || greatest(&self.held, set, self.levels.held_by(set.len())) >= self.quorum
                     && greatest(&self.held, set, set.len()) >= self.all
         }) {
             self.outstanding.push(set);
@@ -221,8 +245,7 @@ impl Commit {
     }
 
     fn advance(&mut self) {
-        let quorum = self.levels.quorum();
-        let by_quorum = self.sets().map(|set| greatest(&self.held, set, quorum)).min();
+        let by_quorum = self.sets().map(|set| greatest(&self.held, set, self.levels.held_by(set.len()))).min();
         let by_all = self.sets().map(|set| greatest(&self.held, set, set.len())).min();
         self.quorum = self.quorum.max(by_quorum.unwrap_or_default());
         self.all = self.all.max(by_all.unwrap_or_default());
@@ -276,6 +299,19 @@ mod tests {
     }
 
     #[test]
+    fn a_large_set_shows_what_was_there_once_a_majority_has_come() {
+        let mut commit = commit(&[1, 2, 3, 4, 5]);
+        holds(&mut commit, &[(1, 0), (2, 0)]);
+        // 1 and who wrote it may be the only ones that ever had it.
+        assert_eq!(commit.committed(Level::Quorum, ME), Ok(Position::default()));
+        assert_eq!(commit.committed(Level::One, ME), Ok(at(0)));
+        holds(&mut commit, &[(3, 0)]);
+        assert_eq!(commit.committed(Level::Quorum, ME), Ok(at(0)));
+        assert_eq!(commit.committed(Level::All, ME), Ok(Position::default()));
+        assert_eq!(commit.promised(), at(0), "but all of it counts, for who leaves and joins");
+    }
+
+    #[test]
     fn a_small_set_refuses() {
         let mut commit = commit(&[1]);
         holds(&mut commit, &[(1, 7)]);
@@ -322,7 +358,7 @@ mod tests {
         let held = |member: &MemberId| commit.held(*member).unwrap_or_default();
         // What is intended only is not proposed: the log cannot name it.
         for set in [&commit.set].into_iter().chain(&commit.outstanding) {
-            let needed = seals_needed(set.len(), LEVELS.quorum());
+            let needed = seals_needed(set.len());
             let mut positions: Vec<Position> = set.iter().map(held).collect();
             positions.sort_unstable();
             // The worst choice: those that hold least.

@@ -10,7 +10,7 @@ use ecotone_control::ids::{Epoch, MemberId, ShardId};
 use ecotone_control::map::Shard;
 
 use crate::command::Command;
-use crate::commit::Durability;
+use crate::commit::{Durability, Levels};
 use crate::lease::Held;
 use crate::planted::Planted;
 use crate::position::{History, Incarnation, Mark, Position};
@@ -64,6 +64,8 @@ pub struct ShardCopy {
     greetings: u32,
     /// The session for which another directory is being built.
     seeding: Option<(u64, History)>,
+    /// Its directory takes no more items: only another one can.
+    must_rebuild: bool,
     /// What it held when it was last looked at, and since when.
     rested: (Position, u64),
     planted: Option<Planted>,
@@ -113,6 +115,7 @@ impl ShardCopy {
             greet_us: now_us,
             greetings: 0,
             seeding: None,
+            must_rebuild: false,
             rested: (Position::default(), now_us),
             planted,
         }
@@ -170,7 +173,7 @@ impl ShardCopy {
         if state.epoch > self.epoch || state.primary != self.primary {
             (self.epoch, self.primary) = (state.epoch, state.primary);
             self.receiver.end_session();
-            self.greet_us = now_us;
+            (self.greet_us, self.greetings) = (now_us, 0);
             self.seeding = None;
             if self.primary().is_some_and(|primary| primary.epoch() < state.epoch) {
                 self.step_down(out);
@@ -193,7 +196,7 @@ impl ShardCopy {
         let mut end = self.receiver.applied();
         if !self.is_exact() {
             // It holds more than the stream told: others at this place hold a part of it.
-            end.position.number += 1;
+            end.position = end.position.next();
             end = Mark { chain: !end.chain, ..end };
         }
         self.standing.history = self.standing.history.and(end);
@@ -208,6 +211,7 @@ impl ShardCopy {
         let mut primary = Primary::new(id, history, clock_limit_ms, self.settings.primary, now_us);
         primary.plant(self.planted);
         self.receiver.replaced(end.open(self.epoch), clock_limit_ms);
+        self.must_rebuild = false;
         self.role = Role::Primary(Box::new(primary));
     }
 
@@ -229,7 +233,7 @@ impl ShardCopy {
 
     /// As primary: the directory has changed.
     pub fn append(&mut self, kind: Kind, bytes: u64, checksum: u32, out: &mut Vec<Command>) -> Option<Position> {
-        if !self.primary().is_some_and(Primary::is_open) {
+        if self.primary().is_none_or(Primary::is_closed) {
             return None;
         }
         self.mark_unsynced(out);
@@ -398,6 +402,7 @@ impl ShardCopy {
         out.push(Command::Persist(self.standing.clone()));
         self.mark_unsynced(out);
         self.receiver.replaced(at, clock_limit_ms);
+        self.must_rebuild = false;
         true
     }
 
@@ -414,6 +419,50 @@ impl ShardCopy {
         self.acknowledge(now_us, out);
         self.finish_seal(out);
         self.try_open(now_us, out);
+    }
+
+    /// Whether items are handed over behind which none come any more: a directory that holds them
+    /// back until it has more throws them away, and then says [`ShardCopy::abandoned`]. Until they
+    /// are applied or abandoned it neither seals nor greets a primary.
+    pub fn awaits_directory(&self) -> bool {
+        self.receiver.session().is_none() && !self.receiver.is_idle()
+    }
+
+    /// The directory has thrown away what was handed over and is not applied: it is as if that had
+    /// never come.
+    pub fn abandoned(&mut self, now_us: u64, out: &mut Vec<Command>) {
+        if self.receiver.is_idle() {
+            return;
+        }
+        self.receiver.abandoned();
+        self.greet_us = now_us;
+        self.finish_seal(out);
+        self.try_open(now_us, out);
+    }
+
+    /// The directory refuses for good what was handed over, and has thrown it away: what it holds
+    /// stays what it is, but the stream does not go on from there. It greets as who needs another
+    /// directory, until it has one.
+    pub fn must_rebuild(&mut self, now_us: u64, out: &mut Vec<Command>) {
+        if !matches!(self.role, Role::Replica) {
+            return;
+        }
+        self.must_rebuild = true;
+        self.receiver.end_session();
+        self.receiver.abandoned();
+        self.greet_us = now_us;
+        self.finish_seal(out);
+        self.try_open(now_us, out);
+    }
+
+    /// Other settings of the federation, for what is acknowledged and what is kept.
+    pub fn configure(&mut self, settings: Settings) {
+        let durability = self.settings.primary.levels.durability;
+        self.settings.primary.levels = Levels { durability, ..settings.levels };
+        self.settings.primary.limits = settings.limits;
+        if let Role::Primary(primary) = &mut self.role {
+            primary.configure(self.settings.primary);
+        }
     }
 
     /// What a GC instruction makes is there and durable.
@@ -440,6 +489,27 @@ impl ShardCopy {
         self.acknowledge(now_us, out);
         self.finish_seal(out);
         self.try_open(now_us, out);
+    }
+
+    /// A sync has failed: nothing more is known to be durable by it. It may be tried again.
+    pub fn sync_failed(&mut self) {
+        self.receiver.sync_failed();
+    }
+
+    /// The process ends: a primary closes.
+    pub fn stop(&mut self, out: &mut Vec<Command>) {
+        self.step_down(out);
+    }
+
+    /// It was stopped, its directory is closed, and all that it holds is durable: it acknowledges
+    /// nothing more, and another boot will hold the same.
+    pub fn stopped_synced(&mut self, out: &mut Vec<Command>) {
+        self.step_down(out);
+        self.receiver.end_session();
+        self.greet_us = u64::MAX;
+        if self.standing.unsynced_in.take().is_some() {
+            out.push(Command::Persist(self.standing.clone()));
+        }
     }
 
     fn acknowledge(&mut self, now_us: u64, out: &mut Vec<Command>) {
@@ -485,7 +555,7 @@ impl ShardCopy {
             let hello = Hello {
                 incarnation: self.incarnation,
                 applied: self.receiver.applied(),
-                is_exact: self.is_exact(),
+                is_exact: self.is_exact() && !self.must_rebuild,
                 is_whole: self.standing.is_whole,
                 credit: self.receiver.window_bytes(),
             };
@@ -512,5 +582,172 @@ impl ShardCopy {
             self.standing.unsynced_in = None;
             out.push(Command::Persist(self.standing.clone()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use ecotone_control::ids::DirectoryId;
+
+    use super::*;
+    use crate::lease::LeaseTimes;
+    use crate::position::BootId;
+    use crate::receiver::Sync;
+    use crate::sender::Limits;
+    use crate::stream::{FileKind, Item};
+
+    const SHARD: ShardId = ShardId(1);
+    const WAL: Kind = Kind::Append { file: FileKind::Wal, number: 1, offset: 0 };
+
+    fn settings() -> CopySettings {
+        let levels = Levels { copies: 2, min_in_sync: 1, durability: Durability::Received };
+        let limits = Limits { max_lag_bytes: 1_000, max_seed_bytes: 10_000 };
+        let primary = Settings { levels, limits, leave_after_us: 600_000, every_us: 50_000 };
+        CopySettings { primary, window_bytes: 10_000, silence_us: 300_000, clean_after_us: 1_000_000 }
+    }
+
+    fn shard(epoch: u64, primary: Option<u64>) -> Shard {
+        let members: BTreeSet<MemberId> = [MemberId(1), MemberId(2)].into();
+        let (copies, in_sync) = (members.clone(), members);
+        Shard {
+            slots: Vec::new(),
+            copies,
+            in_sync,
+            primary: primary.map(MemberId),
+            epoch: Epoch(epoch),
+            set_version: 1,
+        }
+    }
+
+    /// A replica on server 2 in a session of epoch 3, with items that the directory holds back.
+    fn replica(items: usize) -> (ShardCopy, Vec<Item>) {
+        let mut out = Vec::new();
+        let incarnation = Incarnation { directory: DirectoryId([0; 16]), boot: BootId([0; 16]) };
+        let found = Found { standing: Some(Standing::founded()), at: Mark::default(), clock_limit_ms: 0 };
+        let mut copy = ShardCopy::start((MemberId(2), SHARD), incarnation, found, settings(), 0, None, &mut out);
+        copy.map(&shard(3, Some(1)), 0, &mut out);
+        let to_copy = |body| ToCopy { epoch: Epoch(3), session: 7, body };
+        let history = History::default().and(Mark::default());
+        let open = ToCopyBody::Open { resume: Resume::Stream, history, is_distrusted: false };
+        copy.from_primary(MemberId(1), to_copy(open), 0, &mut out);
+        let mut sent: Vec<Item> = Vec::new();
+        for _ in 0..items {
+            let before = sent.last().map_or(Mark::default().open(Epoch(3)), Item::mark);
+            sent.push(Item::behind(before, WAL, 10, 0));
+        }
+        let body = ToCopyBody::Items { items: sent.clone(), end_bytes: 10 * items as u64 };
+        copy.from_primary(MemberId(1), to_copy(body), 0, &mut out);
+        assert_eq!(out.iter().filter(|command| matches!(command, Command::Apply(_))).count(), items);
+        (copy, sent)
+    }
+
+    fn sealed(out: &[Command]) -> Option<Position> {
+        out.iter().find_map(|command| match command {
+            Command::Sealed(report) => Some(report.position),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn a_seal_waits_until_what_is_held_back_is_abandoned() {
+        let (mut copy, items) = replica(3);
+        let mut out = Vec::new();
+        copy.applied(items[0].position, 0, &mut out);
+        assert!(!copy.awaits_directory(), "more may come in its session");
+        out.clear();
+        copy.seal(Epoch(4), None, 0, &mut out);
+        assert_eq!(out, [], "two items are handed over, and neither applied nor thrown away");
+        assert!(copy.awaits_directory());
+        copy.abandoned(0, &mut out);
+        assert!(!copy.awaits_directory());
+        assert_eq!(out, [Command::Sync(Sync::Segments)]);
+        for _ in 0..2 {
+            copy.sync_ended(0, &mut out);
+        }
+        assert_eq!(sealed(&out), Some(items[0].position));
+        assert!(!copy.may_promise(Epoch(4)) && copy.may_promise(Epoch(5)));
+    }
+
+    #[test]
+    fn who_has_abandoned_greets_from_where_it_is() {
+        let (mut copy, items) = replica(3);
+        let (held, mut out) = (Held::new(LeaseTimes::default()), Vec::new());
+        copy.applied(items[1].position, 0, &mut out);
+        // The primary is silent for too long.
+        out.clear();
+        copy.tick(400_000, 0, &held, &mut out);
+        assert!(copy.awaits_directory());
+        assert_eq!(out, [], "no greeting: what is handed over may still be applied");
+        copy.abandoned(400_000, &mut out);
+        copy.tick(400_000, 0, &held, &mut out);
+        let greeted = out.iter().find_map(|command| match command {
+            Command::ToPrimary(_, ToPrimary { body: ToPrimaryBody::Hello(hello), .. }) => Some(hello.applied),
+            _ => None,
+        });
+        assert_eq!(greeted, Some(items[1].mark()));
+        // The directory applies late what it was to throw away: nothing comes of it.
+        copy.applied(items[2].position, 400_000, &mut out);
+        assert_eq!(copy.receiver().applied(), items[1].mark());
+    }
+
+    fn greeting(copy: &mut ShardCopy, now_us: u64) -> Option<Hello> {
+        let mut out = Vec::new();
+        copy.tick(now_us, 0, &Held::new(LeaseTimes::default()), &mut out);
+        out.into_iter().find_map(|command| match command {
+            Command::ToPrimary(_, ToPrimary { body: ToPrimaryBody::Hello(hello), .. }) => Some(hello),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn a_copy_whose_directory_refuses_items_asks_for_another_one_until_it_has_it() {
+        let (mut copy, items) = replica(3);
+        let mut out = Vec::new();
+        copy.applied(items[0].position, 0, &mut out);
+        copy.must_rebuild(10_000, &mut out);
+        let hello = greeting(&mut copy, 10_000).expect("it greets at once");
+        assert_eq!((hello.applied, hello.is_exact), (items[0].mark(), false));
+        // The primary answers, and the seed fails.
+        let history = History::default().and(Mark::default());
+        let open = ToCopyBody::Open { resume: Resume::Rebuild, history, is_distrusted: false };
+        for (session, seed, is_exact) in [(8, None, false), (9, Some((items[2].mark(), 0)), true)] {
+            let opened = ToCopy { epoch: Epoch(3), session, body: open.clone() };
+            copy.from_primary(MemberId(1), opened, 20_000, &mut out);
+            assert_eq!(copy.seeded(session, seed, 30_000, &mut out), seed.is_some());
+            assert_eq!(greeting(&mut copy, 30_000).map(|hello| hello.is_exact), Some(is_exact));
+        }
+        assert_eq!(copy.receiver().applied(), items[2].mark());
+    }
+
+    #[test]
+    fn who_ends_with_all_synced_is_whole_in_another_boot() {
+        let (mut copy, items) = replica(2);
+        let mut out = Vec::new();
+        copy.applied(items[1].position, 0, &mut out);
+        assert!(copy.standing().unsynced_in.is_some(), "it acknowledged what is not durable");
+        let start = |standing: &Standing| {
+            let incarnation = Incarnation { directory: DirectoryId([0; 16]), boot: BootId([1; 16]) };
+            let found = Found { standing: Some(standing.clone()), at: items[1].mark(), clock_limit_ms: 0 };
+            let started =
+                ShardCopy::start((MemberId(2), SHARD), incarnation, found, settings(), 0, None, &mut Vec::new());
+            started.standing().is_whole
+        };
+        assert!(!start(copy.standing()), "killed, and another boot");
+        out.clear();
+        copy.stop(&mut out);
+        copy.stopped_synced(&mut out);
+        let recorded = out.iter().find_map(|command| match command {
+            Command::Persist(standing) => Some(standing.clone()),
+            _ => None,
+        });
+        assert!(start(&recorded.expect("it is recorded")));
+        // A primary that has not noticed yet gets no more acknowledgements of it.
+        out.clear();
+        let beat = ToCopyBody::Beat { last: items[1].mark(), sent: items[1].position, end_bytes: 20, echo_us: 0 };
+        copy.from_primary(MemberId(1), ToCopy { epoch: Epoch(3), session: 7, body: beat }, 10_000, &mut out);
+        assert_eq!(out, []);
+        assert_eq!(greeting(&mut copy, 10_000_000), None);
     }
 }

@@ -3,8 +3,8 @@
 //! Each server promises the primaries of its shards, by one heartbeat for each pair of servers, that
 //! it seals nothing for a while. The giver counts from the receipt, whoever holds the promise from
 //! the sending of what was answered, and by less, so that it ends first for the holder whatever the
-//! network did. A primary holds its lease while `min(q, |S|)` members of S, itself among them, have
-//! promised: then no promotion can have sealed enough members. Alone in S it needs no promise.
+//! network did. A primary holds its lease while a majority of S, itself among them, has promised: then
+//! no promotion can have sealed enough members. Alone in S it needs no promise.
 //!
 //! Invariant: whoever sealed a member did so after each promise of it had ended by the clock of its
 //! holder, if clocks differ by less than [`MAX_DRIFT_PER_MILLE`]. A process that starts remembers
@@ -13,6 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ecotone_control::ids::{Epoch, MemberId, ShardId};
+
+use crate::commit::majority;
 
 /// How much faster one clock may run than another, in parts of a thousand.
 pub const MAX_DRIFT_PER_MILLE: u64 = 10;
@@ -78,23 +80,37 @@ impl Held {
         }
     }
 
-    /// Whether `me` may act as the primary of the shard in `epoch`, whichever of `sets` the log
-    /// names.
-    pub fn holds<'a>(
+    /// Until when `me` may act as the primary of the shard in `epoch`, whichever of `sets` the log
+    /// names, if no more promises come. `u64::MAX` where it needs none; none where too few members
+    /// ever promised.
+    pub fn until_us<'a>(
         &self,
         (shard, epoch): (ShardId, Epoch),
         me: MemberId,
         sets: impl IntoIterator<Item = &'a BTreeSet<MemberId>>,
-        quorum: usize,
+    ) -> Option<u64> {
+        let promised_us = |member: &MemberId| {
+            let held = self.until_us.get(&(shard, *member)).filter(|(of, _)| *of == epoch);
+            if *member == me { Some(u64::MAX) } else { held.map(|(_, until_us)| *until_us) }
+        };
+        let in_set_us = |set: &BTreeSet<MemberId>| {
+            let mut ends: Vec<u64> = set.iter().filter_map(promised_us).collect();
+            ends.sort_unstable_by(|one, other| other.cmp(one));
+            ends.get(majority(set.len()) - 1).copied().filter(|_| set.contains(&me))
+        };
+        // None is less than any time: one set without enough promises is enough for no lease.
+        sets.into_iter().map(in_set_us).min().flatten()
+    }
+
+    /// Whether `me` may act as the primary at `now_us`.
+    pub fn holds<'a>(
+        &self,
+        of: (ShardId, Epoch),
+        me: MemberId,
+        sets: impl IntoIterator<Item = &'a BTreeSet<MemberId>>,
         now_us: u64,
     ) -> bool {
-        let promises = |member: &&MemberId| {
-            let held = self.until_us.get(&(shard, **member));
-            **member == me || held.is_some_and(|(of, until_us)| *of == epoch && now_us < *until_us)
-        };
-        let mut sets = sets.into_iter().peekable();
-        sets.peek().is_some()
-            && sets.all(|set| set.contains(&me) && set.iter().filter(promises).count() >= quorum.min(set.len()))
+        self.until_us(of, me, sets).is_some_and(|until_us| until_us == u64::MAX || now_us < until_us)
     }
 
     /// The shard is not this server's any more.
@@ -166,8 +182,8 @@ mod tests {
         let sets = [set(&[1, 2, 3])];
         let end_us = given.must_wait_until(SHARD, 10_100_000).unwrap();
         let real_us = (end_us - 10_100_000) * 1_000 / (1_000 + MAX_DRIFT_PER_MILLE);
-        assert!(held.holds((SHARD, Epoch(1)), ME, &sets, 2, 10_500_000));
-        assert!(!held.holds((SHARD, Epoch(1)), ME, &sets, 2, 10_000_000 + real_us));
+        assert!(held.holds((SHARD, Epoch(1)), ME, &sets, 10_500_000));
+        assert!(!held.holds((SHARD, Epoch(1)), ME, &sets, 10_000_000 + real_us));
         assert_eq!(given.must_wait_until(SHARD, end_us), None);
     }
 
@@ -175,13 +191,14 @@ mod tests {
     fn each_set_that_the_log_may_name_must_have_promised() {
         let mut held = Held::new(LeaseTimes::default());
         held.promised(MemberId(2), &Promise { sent_us: 0, granted: vec![(SHARD, Epoch(1))] });
-        let holds = |sets: &[BTreeSet<MemberId>]| held.holds((SHARD, Epoch(1)), ME, sets, 2, 1_000);
+        let holds = |sets: &[BTreeSet<MemberId>]| held.holds((SHARD, Epoch(1)), ME, sets, 1_000);
         assert!(holds(&[set(&[1, 2, 3])]));
         assert!(holds(&[set(&[1, 2]), set(&[1])]));
         assert!(!holds(&[set(&[1, 2, 3]), set(&[1, 3])]), "it lacks the promise of 3");
+        assert!(!holds(&[set(&[1, 2, 3, 4])]), "two of four are no majority");
         assert!(!holds(&[set(&[2, 3])]), "it is not in the set itself");
         assert!(!holds(&[]));
-        assert!(!held.holds((SHARD, Epoch(2)), ME, &[set(&[1, 2])], 2, 1_000), "promised to another epoch");
+        assert!(!held.holds((SHARD, Epoch(2)), ME, &[set(&[1, 2])], 1_000), "promised to another epoch");
     }
 
     #[test]
@@ -190,9 +207,30 @@ mod tests {
         let granted = vec![(SHARD, Epoch(1))];
         held.promised(MemberId(2), &Promise { sent_us: 2_000_000, granted: granted.clone() });
         held.promised(MemberId(2), &Promise { sent_us: 1_000_000, granted });
-        assert!(held.holds((SHARD, Epoch(1)), ME, &[set(&[1, 2])], 2, 2_400_000));
-        assert!(!held.holds((SHARD, Epoch(1)), ME, &[set(&[1, 2])], 2, 3_400_000));
-        assert!(held.holds((SHARD, Epoch(1)), ME, &[set(&[1])], 2, u64::MAX));
+        assert!(held.holds((SHARD, Epoch(1)), ME, &[set(&[1, 2])], 2_400_000));
+        assert!(!held.holds((SHARD, Epoch(1)), ME, &[set(&[1, 2])], 3_400_000));
+        assert!(held.holds((SHARD, Epoch(1)), ME, &[set(&[1])], u64::MAX));
+    }
+
+    #[test]
+    fn a_lease_lasts_as_long_as_the_promise_that_makes_the_majority() {
+        let mut held = Held::new(LeaseTimes::default());
+        let mut promise = |from, sent_us| {
+            held.promised(MemberId(from), &Promise { sent_us, granted: vec![(SHARD, Epoch(1))] });
+        };
+        [(2, 3_000_000), (3, 1_000_000), (4, 2_000_000)].into_iter().for_each(|(from, sent_us)| promise(from, sent_us));
+        let until_us = |sets: &[BTreeSet<MemberId>]| held.until_us((SHARD, Epoch(1)), ME, sets);
+        assert_eq!(until_us(&[set(&[1, 2, 3])]), Some(3_574_000), "either of two is enough");
+        assert_eq!(until_us(&[set(&[1, 2, 3, 4])]), Some(2_574_000));
+        assert_eq!(until_us(&[set(&[1, 2, 3]), set(&[1, 3])]), Some(1_574_000), "in each set");
+        assert_eq!(until_us(&[set(&[1, 9])]), None, "9 never promised");
+        assert_eq!(until_us(&[set(&[1, 2]), set(&[1, 9])]), None);
+        assert_eq!(until_us(&[set(&[1])]), Some(u64::MAX), "alone it needs none");
+        assert_eq!(until_us(&[]), None);
+        for now_us in [2_573_999, 2_574_000] {
+            let holds = held.holds((SHARD, Epoch(1)), ME, &[set(&[1, 2, 3, 4])], now_us);
+            assert_eq!(holds, now_us < 2_574_000);
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! copy on one server, a replica ([`receiver`]) or the primary ([`primary`]: [`commit`] says what is
 //! acknowledged, [`sender`] who is sent what). [`lease`] is what servers promise each other;
 //! [`promotion`] is what the leader of the control plane decides when a shard lacks a primary.
-//! [`stream`] has the items and messages, [`position`] what orders them.
+//! [`stream`] has the items and messages, [`wire`] what they are as bytes, [`position`] what orders
+//! them.
 //!
 //! Time is an argument: microseconds of a clock that goes on while the machine sleeps and never
 //! jumps (`CLOCK_BOOTTIME`). Whoever drives a machine does the commands that it gives in their
@@ -28,3 +29,4 @@ pub mod receiver;
 pub mod sender;
 pub mod standing;
 pub mod stream;
+pub mod wire;

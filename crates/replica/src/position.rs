@@ -20,10 +20,16 @@ impl Position {
         Self { epoch, number: 0 }
     }
 
-    /// The next place in the same epoch.
+    /// The next place in the same epoch. Numbers that are counted do not come to the last one.
     #[must_use]
     pub fn next(self) -> Self {
-        Self { number: self.number + 1, ..self }
+        Self { number: self.number.saturating_add(1), ..self }
+    }
+
+    /// Behind all that anybody was told of `epoch`: where its primary is that was killed, and whose
+    /// files have all that it wrote. Something is still behind it.
+    pub fn behind_all(epoch: Epoch) -> Self {
+        Self { epoch, number: u64::MAX - 1 }
     }
 }
 

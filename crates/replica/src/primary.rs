@@ -21,6 +21,10 @@ use crate::stream::{Acknowledgement, Hello, Item, Kind, Resume, ToCopyBody, ToPr
 /// How far the limit of the clock is ahead, and so how much too early a key may expire after a
 /// failover.
 pub const CLOCK_AHEAD_MS: u64 = 1_000;
+/// How long a member that was asked to leave the set does not come back into it.
+pub const EXCUSED_US: u64 = 5_000_000;
+/// How long a hand-over goes on that is not repeated: whoever planned it may be gone.
+pub const HAND_OVER_LAPSES_US: u64 = 1_000_000;
 /// Limits of the clock that copies do not have yet.
 const MAX_CLOCK_LIMITS: usize = 16;
 
@@ -68,8 +72,10 @@ pub struct Primary {
     copies: BTreeSet<MemberId>,
     peers: BTreeMap<MemberId, Peer>,
     next_us: u64,
-    /// What it hands the shard over to.
-    successor: Option<MemberId>,
+    /// What it hands the shard over to, and when that was last wished for.
+    successor: Option<(MemberId, u64)>,
+    /// Who should not be in the set, although they could, and until when that was wished for.
+    excused: BTreeMap<MemberId, Option<u64>>,
     is_closed: bool,
     clock_ms: u64,
     is_clock_read: bool,
@@ -98,6 +104,7 @@ impl Primary {
             peers: BTreeMap::new(),
             next_us: now_us,
             successor: None,
+            excused: BTreeMap::new(),
             is_closed: false,
             clock_ms: clock_limit_ms,
             is_clock_read: true,
@@ -141,6 +148,19 @@ impl Primary {
         !self.is_closed && self.successor.is_none()
     }
 
+    /// Whether it answers nothing any more. Until then what its directory does is told to copies, also
+    /// while it hands over.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// The time by which keys expire is not beyond this: copies have it.
+    pub fn shown_limit_ms(&self) -> u64 {
+        let safe = self.commit.safe();
+        let limits = self.clock_limits.iter().filter(|(position, _)| *position <= safe);
+        limits.map(|(_, limit_ms)| *limit_ms).max().unwrap_or_default().max(self.clock_ms)
+    }
+
     /// The log has named a set, and copies, for this epoch.
     pub fn map(&mut self, state: &Shard, now_us: u64) {
         for member in self.copies.difference(&state.copies) {
@@ -148,6 +168,7 @@ impl Primary {
             self.peers.remove(member);
         }
         self.copies.clone_from(&state.copies);
+        self.excused.retain(|member, _| state.copies.contains(member));
         for member in state.copies.iter().filter(|member| **member != self.me) {
             self.peers.entry(*member).or_insert(Peer {
                 is_whole: false,
@@ -195,9 +216,39 @@ impl Primary {
 
     /// Whether enough members have promised.
     pub fn has_lease(&self, held: &lease::Held, now_us: u64) -> bool {
-        let quorum = self.settings.levels.quorum();
         self.planted == Some(Planted::NoLease)
-            || held.holds((self.shard, self.epoch), self.me, self.commit.sets(), quorum, now_us)
+            || held.holds((self.shard, self.epoch), self.me, self.commit.sets(), now_us)
+    }
+
+    /// Until when it has a lease if no more promises come and no set is proposed: `u64::MAX` where
+    /// it needs no promise. None if it never had enough of them.
+    pub fn lease_until_us(&self, held: &lease::Held) -> Option<u64> {
+        held.until_us((self.shard, self.epoch), self.me, self.commit.sets())
+    }
+
+    /// The number of the first item that is kept for copies: of those before it nobody asks for the
+    /// bytes any more. One more than the last where nothing is kept.
+    pub fn first_kept(&self) -> u64 {
+        self.sender.first_kept()
+    }
+
+    /// Other settings of the federation. What counts as held, and times, stay as they were.
+    pub fn configure(&mut self, settings: Settings) {
+        let durability = self.settings.levels.durability;
+        self.settings.levels = Levels { durability, ..settings.levels };
+        self.settings.limits = settings.limits;
+        self.commit.set_levels(self.settings.levels);
+        self.sender.set_limits(settings.limits);
+    }
+
+    /// `member` is to leave the set on purpose, and not to join it: it is being drained, or has
+    /// moved. It leaves once all that was promised counts without it, and only while enough others
+    /// are in sync for `quorum` and for `all`. That is forgotten after [`EXCUSED_US`], and by the next
+    /// primary: whoever wishes it says so again, and who does no more says nothing.
+    pub fn excuse(&mut self, member: MemberId) {
+        if member != self.me && self.copies.contains(&member) {
+            self.excused.insert(member, None);
+        }
     }
 
     /// The time by which keys expire, when clocks of the wall say `wall_ms`. It never goes back,
@@ -313,9 +364,14 @@ impl Primary {
 
     /// Plans to hand the shard over to a member whose log was just verified: takes no more writes.
     /// None takes it back, as long as nothing was proposed; whoever plans does so when it takes too
-    /// long.
-    pub fn hand_over(&mut self, to: Option<MemberId>) {
-        self.successor = to.filter(|to| self.commit.set().contains(to));
+    /// long. It must be repeated: not to be for [`HAND_OVER_LAPSES_US`] takes it back as well.
+    pub fn hand_over(&mut self, to: Option<MemberId>, now_us: u64) {
+        self.successor = to.filter(|to| self.commit.set().contains(to)).map(|to| (to, now_us));
+    }
+
+    /// Whether it hands the shard over, and takes no writes for it.
+    pub fn is_handing_over(&self) -> bool {
+        self.successor.is_some()
     }
 
     /// Time passes, or something has happened.
@@ -345,7 +401,8 @@ impl Primary {
             }
             out.extend(messages.into_iter().map(|(to, items)| Command::ToCopy(to, items)));
         }
-        if let Some(to) = self.successor
+        self.successor.take_if(|(_, since_us)| now_us >= *since_us + HAND_OVER_LAPSES_US);
+        if let Some((to, _)) = self.successor
             && self.commit.held(to) >= Some(self.last().position)
         {
             self.is_closed = true;
@@ -377,7 +434,8 @@ impl Primary {
         }
     }
 
-    /// Members that are not whole or say nothing leave; copies that follow and are whole join.
+    /// Members that are not whole or say nothing leave; copies that follow and are whole join. Who
+    /// is excused is left out, unless too few would be in sync.
     fn change_set(&mut self, now_us: u64) {
         let leave_after_us = self.settings.leave_after_us;
         let in_sync = self.commit.set();
@@ -400,7 +458,177 @@ impl Primary {
                 peer.is_whole && !is_silent && peer.away_since_us.is_none()
             }
         };
-        let wanted = self.copies.iter().filter(belongs).copied().collect();
-        self.commit.intend(wanted);
+        let able: BTreeSet<MemberId> = self.copies.iter().filter(belongs).copied().collect();
+        self.excused.retain(|_, until_us| now_us < *until_us.get_or_insert(now_us + EXCUSED_US));
+        let wanted: BTreeSet<MemberId> =
+            able.iter().copied().filter(|member| !self.excused.contains_key(member)).collect();
+        let levels = self.settings.levels;
+        let is_enough = wanted.len() >= levels.quorum().max(levels.min_in_sync);
+        self.commit.intend(if is_enough { wanted } else { able });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::position::{BootId, Incarnation};
+    use ecotone_control::ids::DirectoryId;
+
+    const ME: MemberId = MemberId(1);
+    const SHARD: ShardId = ShardId(1);
+    const EPOCH: Epoch = Epoch(3);
+
+    fn set(members: &[u64]) -> BTreeSet<MemberId> {
+        members.iter().map(|member| MemberId(*member)).collect()
+    }
+
+    fn settings() -> Settings {
+        let levels = Levels { copies: 3, min_in_sync: 1, durability: Durability::Received };
+        let limits = Limits { max_lag_bytes: 1_000, max_seed_bytes: 10_000 };
+        Settings { levels, limits, leave_after_us: 600_000, every_us: 50_000 }
+    }
+
+    fn map(version: u64, copies: &[u64], in_sync: &[u64]) -> Shard {
+        let (copies, in_sync) = (set(copies), set(in_sync));
+        Shard { slots: Vec::new(), copies, in_sync, primary: Some(ME), epoch: EPOCH, set_version: version }
+    }
+
+    /// The primary of four copies, of which all follow and hold everything.
+    fn primary(in_sync: &[u64]) -> Primary {
+        let opened = Mark { position: Position { epoch: Epoch(1), number: 9 }, chain: 5 };
+        let mut primary = Primary::new((ME, SHARD, EPOCH), History::default().and(opened), 0, settings(), 0);
+        primary.map(&map(1, &[1, 2, 3, 4], in_sync), 0);
+        primary.commit.holds(ME, Position::begin(EPOCH));
+        for member in [2, 3, 4] {
+            let incarnation = Incarnation { directory: DirectoryId([0; 16]), boot: BootId([0; 16]) };
+            let hello = Hello { incarnation, applied: opened, is_exact: true, is_whole: true, credit: 1_000 };
+            hear(&mut primary, member, ToPrimaryBody::Hello(hello), 0);
+            acknowledge(&mut primary, member, 0);
+        }
+        primary
+    }
+
+    fn hear(primary: &mut Primary, member: u64, body: ToPrimaryBody, now_us: u64) {
+        let session = primary.sender.session(MemberId(member)).unwrap_or_default();
+        primary.said(MemberId(member), &ToPrimary { epoch: EPOCH, session, body }, now_us, &mut Vec::new());
+    }
+
+    fn acknowledge(primary: &mut Primary, member: u64, now_us: u64) {
+        let all = primary.last().position;
+        let said = Acknowledgement { received: all, synced: all, credit: 1_000, now_us };
+        hear(primary, member, ToPrimaryBody::Acknowledge(said), now_us);
+    }
+
+    fn proposed(primary: &mut Primary, now_us: u64) -> Option<BTreeSet<MemberId>> {
+        let mut out = Vec::new();
+        primary.tick(now_us, 0, &lease::Held::new(lease::LeaseTimes::default()), &mut out);
+        out.into_iter().find_map(|command| match command {
+            Command::Propose(Entry::SetInSync { in_sync, .. }) => Some(in_sync),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn who_is_excused_leaves_and_does_not_come_back() {
+        let mut primary = primary(&[1, 2, 3, 4]);
+        assert_eq!(proposed(&mut primary, 0), None, "all are in the set, and belong there");
+        primary.excuse(MemberId(3));
+        primary.excuse(ME);
+        assert_eq!(proposed(&mut primary, 50_000), Some(set(&[1, 2, 4])), "who is the primary stays");
+        primary.map(&map(2, &[1, 2, 3, 4], &[1, 2, 4]), 50_000);
+        assert_eq!(proposed(&mut primary, 100_000), None, "it follows and is whole, and does not join");
+        // It is wished for again, and then no more.
+        primary.excuse(MemberId(3));
+        let mut at = |now_us: u64| {
+            [2, 3, 4].into_iter().for_each(|member| acknowledge(&mut primary, member, now_us));
+            proposed(&mut primary, now_us)
+        };
+        assert_eq!(at(3_000_000), None);
+        assert_eq!(at(3_000_000 + EXCUSED_US - 1), None);
+        assert_eq!(at(3_000_000 + EXCUSED_US + 50_000), Some(set(&[1, 2, 3, 4])));
+    }
+
+    #[test]
+    fn who_is_excused_stays_while_too_few_are_in_sync() {
+        let mut primary = primary(&[1, 2, 3, 4]);
+        primary.excuse(MemberId(3));
+        primary.excuse(MemberId(4));
+        assert_eq!(proposed(&mut primary, 0), Some(set(&[1, 2])), "two of three copies are a quorum");
+        primary.map(&map(2, &[1, 2, 3, 4], &[1, 2]), 0);
+        // 2 falls silent.
+        for member in [3, 4] {
+            acknowledge(&mut primary, member, 700_000);
+        }
+        assert_eq!(proposed(&mut primary, 700_000), Some(set(&[1, 3, 4])), "rather they than a refusal");
+    }
+
+    #[test]
+    fn a_number_of_copies_that_changes_takes_nothing_back() {
+        let mut primary = primary(&[1, 2, 3, 4]);
+        // A limit of the clock comes first.
+        proposed(&mut primary, 0);
+        let item = primary.append(Kind::Sync, 0, 0);
+        primary.tick(10_000, 0, &lease::Held::new(lease::LeaseTimes::default()), &mut Vec::new());
+        for member in [2, 3] {
+            acknowledge(&mut primary, member, 10_000);
+        }
+        assert_eq!(primary.commit.committed(Level::Quorum, ME), Ok(item.position));
+        let mut other = settings();
+        other.levels.copies = 7;
+        primary.configure(other);
+        let next = primary.append(Kind::Sync, 0, 0);
+        proposed(&mut primary, 50_000);
+        for member in [2, 3] {
+            acknowledge(&mut primary, member, 50_000);
+        }
+        assert_eq!(primary.commit.committed(Level::Quorum, ME), Ok(item.position), "of seven, four must have it");
+        other.levels.copies = 1;
+        primary.configure(other);
+        assert_eq!(primary.commit.committed(Level::Quorum, ME), Ok(next.position), "three of four are a majority");
+        let last = primary.append(Kind::Sync, 0, 0);
+        proposed(&mut primary, 100_000);
+        acknowledge(&mut primary, 2, 100_000);
+        assert_eq!(primary.commit.committed(Level::Quorum, ME), Ok(next.position), "two of four are none");
+        assert!(last.position > next.position);
+    }
+
+    #[test]
+    fn a_hand_over_that_nobody_repeats_is_taken_back() {
+        let mut primary = primary(&[1, 2, 3, 4]);
+        let successor = Some(MemberId(2));
+        primary.append(Kind::Sync, 0, 0);
+        primary.hand_over(successor, 0);
+        assert!(primary.is_handing_over() && !primary.is_open());
+        proposed(&mut primary, HAND_OVER_LAPSES_US - 1);
+        assert!(primary.is_handing_over(), "the successor lacks an item, and may still get it");
+        primary.hand_over(successor, HAND_OVER_LAPSES_US);
+        proposed(&mut primary, HAND_OVER_LAPSES_US * 2 - 1);
+        assert!(primary.is_handing_over(), "it was repeated");
+        proposed(&mut primary, HAND_OVER_LAPSES_US * 2);
+        assert!(!primary.is_handing_over() && primary.is_open(), "writes are taken again");
+        // Now the successor has all: nothing comes of what was taken back.
+        acknowledge(&mut primary, 2, HAND_OVER_LAPSES_US * 2);
+        proposed(&mut primary, HAND_OVER_LAPSES_US * 2 + 50_000);
+        assert!(!primary.is_closed());
+        acknowledge(&mut primary, 2, HAND_OVER_LAPSES_US * 2 + 50_000);
+        primary.hand_over(successor, HAND_OVER_LAPSES_US * 3);
+        proposed(&mut primary, HAND_OVER_LAPSES_US * 3);
+        assert!(primary.is_closed(), "who is wished for in time takes it over");
+    }
+
+    #[test]
+    fn the_first_kept_is_what_a_source_may_trim_below() {
+        let mut primary = primary(&[1, 2, 3, 4]);
+        assert_eq!(primary.first_kept(), 1, "nothing is there");
+        for _ in 0..3 {
+            primary.append(Kind::Sync, 0, 0);
+        }
+        proposed(&mut primary, 0);
+        assert_eq!(primary.first_kept(), 1, "nobody has them");
+        for member in [2, 3, 4] {
+            acknowledge(&mut primary, member, 0);
+        }
+        proposed(&mut primary, 50_000);
+        assert_eq!(primary.first_kept(), primary.last().position.number + 1, "all have synced all");
     }
 }

@@ -5,8 +5,8 @@
 //! 2. The log is asked to name no primary, in the next epoch. From then on nobody changes the
 //!    in-sync set S but the leader, so that it is known of which set enough must be sealed.
 //! 3. Members of S are asked to **seal** that epoch. Each waits for the end of what it promised, syncs,
-//!    and then reports how far it is. With `|S| - min(q, |S|) + 1` reports of members that are whole,
-//!    one of them holds all that was acknowledged.
+//!    and then reports how far it is. With reports of half of S, rounded up, from members that are
+//!    whole, one of them is among any majority of S, and so holds all that was acknowledged.
 //! 4. The log with the greatest position among them is **verified**, and repaired if it must be.
 //! 5. If fewer are sealed than a lease needs, the set becomes this copy alone: it holds all that was
 //!    promised, and need not wait until it is known who is gone.
@@ -22,7 +22,7 @@ use ecotone_control::entry::Entry;
 use ecotone_control::ids::{Epoch, MemberId, ShardId};
 use ecotone_control::map::{Map, Shard};
 
-use crate::commit::seals_needed;
+use crate::commit::{majority, seals_needed};
 use crate::planted::Planted;
 use crate::position::{Incarnation, Position};
 
@@ -100,7 +100,11 @@ pub enum Need {
 }
 
 /// What `shard` needs.
-pub fn need(shard: &Shard, facts: &Facts, quorum: usize) -> Need {
+pub fn need(shard: &Shard, facts: &Facts) -> Need {
+    need_of(shard, facts, seals_needed(shard.in_sync.len()))
+}
+
+fn need_of(shard: &Shard, facts: &Facts, needed: usize) -> Need {
     if shard.primary.is_some() {
         return if facts.is_suspected { Need::Freeze } else { Need::Nothing };
     }
@@ -108,7 +112,6 @@ pub fn need(shard: &Shard, facts: &Facts, quorum: usize) -> Need {
         |(member, report): &(&MemberId, &SealReport)| shard.in_sync.contains(member) && report.epoch >= shard.epoch;
     let sealed: Vec<&SealReport> = facts.sealed.iter().filter(is_sealed).map(|(_, report)| report).collect();
     let whole: Vec<&SealReport> = sealed.iter().copied().filter(|report| report.is_whole).collect();
-    let needed = seals_needed(shard.in_sync.len(), quorum);
     if whole.len() < needed {
         let has_reported = |member: &MemberId| sealed.iter().any(|report| report.member == *member);
         let members: Vec<MemberId> = shard.in_sync.iter().copied().filter(|member| !has_reported(member)).collect();
@@ -122,7 +125,7 @@ pub fn need(shard: &Shard, facts: &Facts, quorum: usize) -> Need {
     let best: Vec<MemberId> =
         whole.iter().filter(|report| report.position == greatest).map(|report| report.member).collect();
     if let Some(member) = best.iter().find(|member| facts.verified.get(member) == Some(&true)) {
-        let can_lease = sealed.len() >= quorum.min(shard.in_sync.len());
+        let can_lease = sealed.len() >= majority(shard.in_sync.len());
         return if can_lease { Need::Promote(*member) } else { Need::Shrink(*member) };
     }
     if let Some(member) = best.iter().find(|member| !facts.verified.contains_key(member)) {
@@ -163,9 +166,6 @@ pub struct PromotionSettings {
     pub suspect_after_us: u64,
     /// Between two questions to the same member.
     pub ask_every_us: u64,
-    /// A majority of all copies that a shard should have. Never more than what any primary that may
-    /// still answer counts by.
-    pub quorum: usize,
 }
 
 /// What the leader is to do.
@@ -278,12 +278,12 @@ impl Promotions {
                     |report| Need::Promote(report.member),
                 )
             }
-            Some(Planted::SealEveryone) => need(shard, facts, 1),
-            Some(Planted::PromoteUnverified) => match need(shard, facts, self.settings.quorum) {
+            Some(Planted::SealEveryone) => need_of(shard, facts, shard.in_sync.len()),
+            Some(Planted::PromoteUnverified) => match need(shard, facts) {
                 Need::Verify(member) => Need::Promote(member),
                 other => other,
             },
-            _ => need(shard, facts, self.settings.quorum),
+            _ => need(shard, facts),
         }
     }
 
@@ -354,9 +354,9 @@ mod tests {
     #[test]
     fn a_suspected_primary_is_frozen_first() {
         let calm = Facts::default();
-        assert_eq!(need(&shard(&[1, 2, 3], Some(1)), &calm, 2), Need::Nothing);
+        assert_eq!(need(&shard(&[1, 2, 3], Some(1)), &calm), Need::Nothing);
         let suspected = Facts { is_suspected: true, ..Facts::default() };
-        assert_eq!(need(&shard(&[1, 2, 3], Some(1)), &suspected, 2), Need::Freeze);
+        assert_eq!(need(&shard(&[1, 2, 3], Some(1)), &suspected), Need::Freeze);
     }
 
     #[test]
@@ -367,18 +367,18 @@ mod tests {
             missing,
             needs_force,
         };
-        assert_eq!(need(&state, &Facts::default(), 2), seal(&[1, 2, 3], 2, false));
+        assert_eq!(need(&state, &Facts::default()), seal(&[1, 2, 3], 2, false));
         let one = [report(2, (3, 5), true)];
-        assert_eq!(need(&state, &facts(&one), 2), seal(&[1, 3], 1, false));
+        assert_eq!(need(&state, &facts(&one)), seal(&[1, 3], 1, false));
         let not_whole = [report(2, (3, 5), true), report(3, (3, 9), false)];
-        assert_eq!(need(&state, &facts(&not_whole), 2), seal(&[1], 1, false));
+        assert_eq!(need(&state, &facts(&not_whole)), seal(&[1], 1, false));
         let lost = [report(1, (3, 9), false), report(2, (3, 5), true), report(3, (3, 9), false)];
-        assert_eq!(need(&state, &facts(&lost), 2), seal(&[], 1, true));
+        assert_eq!(need(&state, &facts(&lost)), seal(&[], 1, true));
         let foreign = [report(2, (3, 5), true), report(9, (3, 9), true)];
-        assert_eq!(need(&state, &facts(&foreign), 2), seal(&[1, 3], 1, false), "9 is no member");
+        assert_eq!(need(&state, &facts(&foreign)), seal(&[1, 3], 1, false), "9 is no member");
         let (member, old) = report(3, (3, 9), true);
         let old = [report(2, (3, 5), true), (member, SealReport { epoch: Epoch(3), ..old })];
-        assert_eq!(need(&state, &facts(&old), 2), seal(&[1, 3], 1, false), "sealed in an earlier epoch only");
+        assert_eq!(need(&state, &facts(&old)), seal(&[1, 3], 1, false), "sealed in an earlier epoch only");
     }
 
     #[test]
@@ -386,11 +386,11 @@ mod tests {
         let state = shard(&[1, 2, 3], None);
         // An epoch counts for more than a number.
         let mut facts = facts(&[report(2, (3, 5), true), report(3, (2, 900), true)]);
-        assert_eq!(need(&state, &facts, 2), Need::Verify(MemberId(2)));
+        assert_eq!(need(&state, &facts), Need::Verify(MemberId(2)));
         facts.verified.insert(MemberId(3), true);
-        assert_eq!(need(&state, &facts, 2), Need::Verify(MemberId(2)));
+        assert_eq!(need(&state, &facts), Need::Verify(MemberId(2)));
         facts.verified.insert(MemberId(2), true);
-        assert_eq!(need(&state, &facts, 2), Need::Promote(MemberId(2)));
+        assert_eq!(need(&state, &facts), Need::Promote(MemberId(2)));
     }
 
     #[test]
@@ -398,19 +398,19 @@ mod tests {
         let state = shard(&[1, 2, 3], None);
         let mut facts = facts(&[report(2, (3, 5), true), report(3, (3, 4), true)]);
         facts.verified.insert(MemberId(2), false);
-        assert_eq!(need(&state, &facts, 2), Need::Repair(MemberId(2), vec![MemberId(3)]));
+        assert_eq!(need(&state, &facts), Need::Repair(MemberId(2), vec![MemberId(3)]));
         facts.irreparable.insert(MemberId(2));
-        assert_eq!(need(&state, &facts, 2), Need::Damaged(vec![MemberId(2)]), "3 has less");
+        assert_eq!(need(&state, &facts), Need::Damaged(vec![MemberId(2)]), "3 has less");
         facts.sealed.extend([report(1, (3, 5), true)]);
-        assert_eq!(need(&state, &facts, 2), Need::Verify(MemberId(1)), "1 has as much");
+        assert_eq!(need(&state, &facts), Need::Verify(MemberId(1)), "1 has as much");
     }
 
     #[test]
     fn a_lone_survivor_becomes_the_set() {
         let mut facts = facts(&[report(2, (3, 5), true)]);
         facts.verified.insert(MemberId(2), true);
-        assert_eq!(need(&shard(&[1, 2], None), &facts, 2), Need::Shrink(MemberId(2)));
-        assert_eq!(need(&shard(&[2], None), &facts, 2), Need::Promote(MemberId(2)));
+        assert_eq!(need(&shard(&[1, 2], None), &facts), Need::Shrink(MemberId(2)));
+        assert_eq!(need(&shard(&[2], None), &facts), Need::Promote(MemberId(2)));
     }
 
     #[test]

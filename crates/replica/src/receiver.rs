@@ -12,7 +12,7 @@ use ecotone_control::ids::Epoch;
 
 use crate::planted::Planted;
 use crate::position::{Mark, Position};
-use crate::stream::{Acknowledgement, Appended, Item, Kind};
+use crate::stream::{Acknowledgement, FileKind, Item, Kind};
 
 /// Beats whose items have not come yet.
 const MAX_BEATS: usize = 16;
@@ -184,7 +184,7 @@ impl Receiver {
 
     /// The next item to apply.
     pub fn next_item(&mut self) -> Option<Item> {
-        let edits = |item: &Item| matches!(item.kind, Kind::Append { file: Appended::Manifest, .. });
+        let edits = |item: &Item| matches!(item.kind, Kind::Append { file: FileKind::Manifest, .. });
         let item = self.waiting.pop_front_if(|item| !edits(item) || self.collecting.is_empty())?;
         if let Kind::Collect { .. } = item.kind {
             self.collecting.insert(item.position.number);
@@ -218,6 +218,15 @@ impl Receiver {
         self.judge_beats();
     }
 
+    /// What was handed over and is not applied was thrown away by the directory. It comes again, in
+    /// another session.
+    pub fn abandoned(&mut self) {
+        for item in self.handed.drain(..) {
+            self.collecting.remove(&item.position.number);
+        }
+        self.end_session();
+    }
+
     /// Begins to sync what is applied, if that is not under way and is of use.
     pub fn begin_sync(&mut self) -> Option<Sync> {
         if self.syncing.is_some() || self.synced == self.applied.position {
@@ -243,6 +252,11 @@ impl Receiver {
         }
         self.synced = self.synced.max(up_to);
         None
+    }
+
+    /// A sync has failed: the next one begins anew.
+    pub fn sync_failed(&mut self) {
+        self.syncing = None;
     }
 
     /// What it may say.
@@ -318,15 +332,15 @@ mod tests {
         receiver
     }
 
-    fn append(file: Appended) -> Kind {
+    fn append(file: FileKind) -> Kind {
         Kind::Append { file, number: 1, offset: 0 }
     }
 
-    const COLLECT: Kind = Kind::Collect { content: ContentId([1; 32]), number: 9 };
+    const COLLECT: Kind = Kind::Collect { content: ContentId { len: 1, hash: 1 }, number: 9 };
 
     #[test]
     fn an_edit_waits_for_what_it_may_name() {
-        let kinds = [COLLECT, append(Appended::Wal), append(Appended::Manifest), append(Appended::Wal)];
+        let kinds = [COLLECT, append(FileKind::Wal), append(FileKind::Manifest), append(FileKind::Wal)];
         let items = items(&kinds);
         let mut receiver = receiver();
         receiver.items(&items, 40).unwrap();
@@ -340,8 +354,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_abandoned_comes_again() {
+        let kinds = [append(FileKind::Wal), COLLECT, append(FileKind::Manifest), append(FileKind::Wal)];
+        let items = items(&kinds);
+        let mut receiver = receiver();
+        receiver.items(&items, 40).unwrap();
+        while receiver.next_item().is_some() {}
+        receiver.applied_up_to(items[0].position);
+        assert!(!receiver.is_idle());
+        receiver.abandoned();
+        assert!(receiver.is_idle());
+        assert_eq!((receiver.applied(), receiver.session()), (items[0].mark(), None));
+        receiver.begin_session(Epoch(1), 2);
+        receiver.items(&items[1..], 40).unwrap();
+        assert_eq!((receiver.next_item(), receiver.next_item()), (Some(items[1]), None), "collected anew");
+        receiver.collected(items[1].position);
+        assert_eq!(receiver.next_item(), Some(items[2]));
+    }
+
+    #[test]
     fn synced_is_what_was_applied_when_both_syncs_began() {
-        let items = items(&[append(Appended::Segment), append(Appended::Wal), append(Appended::Wal)]);
+        let items = items(&[append(FileKind::Segment), append(FileKind::Wal), append(FileKind::Wal)]);
         let mut receiver = receiver();
         receiver.items(&items, 30).unwrap();
         while receiver.next_item().is_some() {}
@@ -358,7 +391,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_damaged_breaks_the_session() {
-        let items = items(&[append(Appended::Wal), append(Appended::Wal), append(Appended::Wal)]);
+        let items = items(&[append(FileKind::Wal), append(FileKind::Wal), append(FileKind::Wal)]);
         let mut one = receiver();
         assert_eq!(one.items(&items[1..], 30), Err(Broken));
         let mut damaged = items.clone();
@@ -377,7 +410,7 @@ mod tests {
 
     #[test]
     fn credit_counts_what_is_applied() {
-        let items = items(&[append(Appended::Wal), append(Appended::Wal)]);
+        let items = items(&[append(FileKind::Wal), append(FileKind::Wal)]);
         let mut receiver = receiver();
         receiver.items(&items, 20).unwrap();
         while receiver.next_item().is_some() {}
@@ -388,7 +421,7 @@ mod tests {
 
     #[test]
     fn staleness_is_known_by_what_the_primary_echoed() {
-        let items = items(&[append(Appended::Wal), append(Appended::Wal)]);
+        let items = items(&[append(FileKind::Wal), append(FileKind::Wal)]);
         let mut receiver = receiver();
         assert_eq!(receiver.staleness(50), None);
         receiver.items(&items[..1], 10).unwrap();

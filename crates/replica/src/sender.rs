@@ -3,8 +3,9 @@
 //! Nothing here waits: an item is appended whatever the copies do. Each copy gives credit in bytes;
 //! what it has no credit for is not sent. Items stay until every copy that follows has synced them,
 //! within [`Limits::max_lag_bytes`], or [`Limits::max_seed_bytes`] while a copy is being seeded, as
-//! what is written meanwhile must follow its seed. A copy that falls behind what is kept begins
-//! again with its files.
+//! what is written meanwhile must follow its seed. An item counts with its cost, as many have few
+//! bytes or none, and there are never more than [`MAX_KEPT_ITEMS`]. A copy that falls behind what is
+//! kept begins again with its files.
 //!
 //! Only what describes items is kept; their bytes are read again from the files that they are in.
 
@@ -15,7 +16,12 @@ use ecotone_control::ids::{Epoch, MemberId};
 use crate::commit::Durability;
 use crate::planted::Planted;
 use crate::position::{History, Mark, Position, Relation};
-use crate::stream::{Acknowledgement, Hello, Item, Kind, MAX_ITEMS, MAX_MESSAGE_BYTES, Resume, ToCopy, ToCopyBody};
+use crate::stream::{
+    Acknowledgement, Hello, ITEM_BYTES, Item, Kind, MAX_ITEMS, MAX_MESSAGE_BYTES, Resume, ToCopy, ToCopyBody,
+};
+
+/// Items that are kept, whatever their bytes: about 128 MiB of memory.
+pub const MAX_KEPT_ITEMS: usize = 1 << 20;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +83,16 @@ impl Sender {
         self.planted = planted;
     }
 
+    /// From now on.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// The number of the first item that is kept, or of the next one.
+    pub fn first_kept(&self) -> u64 {
+        self.before.0.position.number + 1
+    }
+
     /// The last item, or the beginning of the epoch.
     pub fn last(&self) -> Mark {
         self.items.back().map_or(self.before.0, |(item, _)| item.mark())
@@ -95,6 +111,19 @@ impl Sender {
     /// The bytes of items that are kept.
     pub fn kept_bytes(&self) -> u64 {
         self.end_bytes() - self.before.1
+    }
+
+    /// What flow control counts of them.
+    fn kept_cost(&self) -> u64 {
+        self.kept_bytes() + self.items.len() as u64 * ITEM_BYTES
+    }
+
+    /// What it counts of those behind `position`, as far as they are kept.
+    fn cost_behind(&self, position: Position) -> u64 {
+        let number = if position.epoch == self.epoch { position.number } else { 0 };
+        let items =
+            self.last().position.number - number.clamp(self.before.0.position.number, self.last().position.number);
+        self.end_bytes() - self.end_at(position) + items * ITEM_BYTES
     }
 
     /// The directory has changed.
@@ -173,22 +202,28 @@ impl Sender {
         at.checked_sub(1).and_then(|at| self.items.get(at)).map_or(self.before.1, |(_, end)| *end)
     }
 
-    /// A copy says how far it is. False if it speaks of another session, or of what it was not sent.
+    /// A copy says how far it is. False if it speaks of another session, or of what there is not.
     pub fn acknowledged(&mut self, from: MemberId, session: u64, said: &Acknowledgement) -> bool {
+        let last = self.last().position;
         let Some(follower) = self.followers.get_mut(&from) else { return false };
-        let sent = Position { epoch: self.epoch, number: follower.sent };
-        let is_credible = said.synced <= said.received && said.received <= sent;
+        let is_credible = said.synced <= said.received && said.received <= last;
         if follower.session != session || follower.seeding_from.is_some() || !is_credible {
             return false;
+        }
+        // It may have more than it was sent in this session: it greeted twice, and took items in the
+        // session that the first greeting began before the answer to the second one came. They are of
+        // this epoch, so nobody else has sent them, and they need not be sent again.
+        if said.received.epoch == self.epoch {
+            follower.sent = follower.sent.max(said.received.number);
         }
         follower.received = follower.received.max(said.received);
         follower.synced = follower.synced.max(said.synced);
         follower.credit = follower.credit.max(said.credit);
         follower.echo_us = follower.echo_us.max(said.now_us);
         let received = follower.received;
-        let lag_bytes = self.end_bytes() - self.end_at(received);
+        let lag = self.cost_behind(received);
         if let Some(follower) = self.followers.get_mut(&from) {
-            follower.has_caught_up |= lag_bytes <= self.limits.max_lag_bytes / 2;
+            follower.has_caught_up |= lag <= self.limits.max_lag_bytes / 2;
         }
         true
     }
@@ -284,9 +319,8 @@ impl Sender {
     pub fn trim(&mut self) -> Vec<MemberId> {
         let mut dropped: Vec<MemberId> = Vec::new();
         for (member, follower) in &self.followers {
-            let lag_bytes = self.end_bytes() - self.end_at(follower.received);
             let is_streaming = follower.seeding_from.is_none() && follower.has_caught_up;
-            if is_streaming && lag_bytes > self.limits.max_lag_bytes {
+            if is_streaming && self.cost_behind(follower.received) > self.limits.max_lag_bytes {
                 dropped.push(*member);
             }
         }
@@ -303,7 +337,8 @@ impl Sender {
         let is_seeding = self.followers.values().any(|follower| !follower.has_caught_up) && pins_seeds;
         let limit = if is_seeding { self.limits.max_seed_bytes } else { self.limits.max_lag_bytes };
         while let Some((item, end)) = self.items.front() {
-            if item.position.number > pin && self.kept_bytes() <= limit {
+            let is_much = self.kept_cost() > limit || self.items.len() > MAX_KEPT_ITEMS;
+            if item.position.number > pin && !is_much {
                 break;
             }
             self.before = (item.mark(), *end);
@@ -339,11 +374,11 @@ mod tests {
     use super::*;
     use crate::position::{BootId, Incarnation};
     use crate::receiver::Receiver;
-    use crate::stream::Appended;
+    use crate::stream::FileKind;
 
     const COPY: MemberId = MemberId(2);
     const LIMITS: Limits = Limits { max_lag_bytes: 1_000, max_seed_bytes: 10_000 };
-    const WAL: Kind = Kind::Append { file: Appended::Wal, number: 1, offset: 0 };
+    const WAL: Kind = Kind::Append { file: FileKind::Wal, number: 1, offset: 0 };
 
     fn end(epoch: u64, number: u64) -> Mark {
         Mark { position: Position { epoch: Epoch(epoch), number }, chain: 5 }
@@ -388,6 +423,46 @@ mod tests {
         assert_eq!(resume(&mut sender, &inexact), Some(Resume::Rebuild));
     }
 
+    /// An answer of the session before arrives, and items with it, when the copy has greeted again.
+    #[test]
+    fn a_copy_that_took_more_than_its_session_sent_goes_on_from_there() {
+        let mut sender = sender();
+        let cost = 100 + crate::stream::ITEM_BYTES;
+        let greeting = |number: u64| {
+            let position = Position { epoch: Epoch(3), number };
+            let applied = if number == 0 { end(1, 40) } else { Mark { position, chain: 0 } };
+            Hello { credit: 2 * cost, ..hello(applied) }
+        };
+        let items: Vec<Item> = (0..9).map(|_| sender.append(WAL, 100, 0)).collect();
+        // It greets, waits for too long, greets again; the first session sends two items, which are
+        // acknowledged, and then two more, and then the second greeting is answered.
+        resume(&mut sender, &greeting(0));
+        assert_eq!(sender.next_items().len(), 1);
+        assert!(acknowledge(&mut sender, 2, 4 * cost));
+        assert_eq!(sender.next_items().len(), 1);
+        resume(&mut sender, &greeting(0));
+        let mut receiver = Receiver::new(end(1, 40), 0, 2 * cost);
+        receiver.begin_session(Epoch(3), 1);
+        receiver.items(&items[..4], 400).unwrap();
+        while let Some(item) = receiver.next_item() {
+            receiver.applied_up_to(item.position);
+        }
+        receiver.end_session();
+        receiver.begin_session(Epoch(3), 2);
+        for _ in 0..5 {
+            for (_, message) in sender.next_items() {
+                if let ToCopyBody::Items { items, end_bytes } = message.body {
+                    receiver.items(&items, end_bytes).unwrap();
+                }
+            }
+            while let Some(item) = receiver.next_item() {
+                receiver.applied_up_to(item.position);
+            }
+            assert!(sender.acknowledged(COPY, 2, &receiver.acknowledgement(1)));
+        }
+        assert_eq!(receiver.applied(), sender.last());
+    }
+
     #[test]
     fn what_a_copy_lacks_is_kept_within_limits() {
         let mut sender = sender();
@@ -400,13 +475,39 @@ mod tests {
         assert!(sender.trim().is_empty());
         assert_eq!((sender.kept_bytes(), sender.lag_bytes(COPY)), (200, Some(200)));
         assert!(sender.is_following(COPY));
-        assert!(!acknowledge(&mut sender, 9, 100_000), "it says more than it was sent");
+        assert!(!acknowledge(&mut sender, 9, 100_000), "it says more than there is");
         for _ in 0..9 {
             sender.append(WAL, 100, 0);
         }
         assert_eq!(sender.trim(), [COPY], "1100 bytes behind");
         assert!(!sender.is_following(COPY));
         assert!(sender.kept_bytes() <= LIMITS.max_lag_bytes);
+    }
+
+    #[test]
+    fn items_without_bytes_are_not_kept_without_end() {
+        let limits = Limits { max_lag_bytes: 1_000, max_seed_bytes: u64::MAX };
+        let mut sender = Sender::new(Epoch(3), History::default().and(end(1, 40)), limits);
+        // It follows, and lacks more items than bytes.
+        assert_eq!(resume(&mut sender, &hello(end(1, 40))), Some(Resume::Stream));
+        assert!(acknowledge(&mut sender, 0, 100_000));
+        for _ in 0..1_000 / ITEM_BYTES {
+            sender.append(Kind::Sync, 0, 0);
+        }
+        assert!(sender.trim().is_empty());
+        sender.append(Kind::Sync, 0, 0);
+        assert_eq!(sender.trim(), [COPY]);
+        // It is seeded, which takes long.
+        assert_eq!(resume(&mut sender, &hello(end(1, 1))), Some(Resume::Complete));
+        let first = sender.last().position.number;
+        for _ in 0..MAX_KEPT_ITEMS {
+            sender.append(Kind::Sync, 0, 0);
+        }
+        assert!(sender.trim().is_empty());
+        assert_eq!(sender.first_kept(), first + 1, "all that follows its seed");
+        sender.append(Kind::Sync, 0, 0);
+        assert_eq!(sender.trim(), [COPY], "more than is kept for any seed");
+        assert!(sender.items.len() <= MAX_KEPT_ITEMS);
     }
 
     #[test]

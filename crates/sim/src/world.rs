@@ -647,10 +647,17 @@ impl World {
     fn handle(&mut self, at: usize, event: Event) -> Result<(), Violation> {
         let Some(running) = &mut self.servers[at].running else { return Ok(()) };
         let mut commands = Vec::new();
+        let node = &running.node;
+        let is_quiet = event == Event::Tick && node.quiet_ticks() > 1;
+        let before = (node.leader(), node.leads(), node.term());
         if let Err(error) = running.node.handle(event, &mut commands) {
             let what = format!("{}: {error}", self.servers[at].name);
             return Err(self.broken((Invariant::MapConverges, what)));
         }
+        // The daemon sleeps over such ticks. (A leader may see later who should vote.)
+        let node = &running.node;
+        let is_same = (node.leader(), node.leads(), node.term()) == before && (commands.is_empty() || node.leads());
+        assert!(!is_quiet || is_same, "{}: a tick that was to do nothing gave {commands:?}", self.servers[at].name);
         commands.into_iter().try_for_each(|command| self.carry_out(at, command))
     }
 

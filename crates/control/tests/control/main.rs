@@ -8,6 +8,7 @@ mod generation;
 mod log_files;
 mod map_rules;
 mod messages;
+mod placing;
 mod voters_table;
 
 use ecotone_control::entry::{Entry, NewServer, Proposal};

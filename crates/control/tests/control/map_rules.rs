@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ecotone_control::entry::{Entry, MAX_ENTRY_BYTES, NewServer, Proposal};
 use ecotone_control::ids::{Epoch, FederationId, KeyHash, MemberId, ShardId, TokenId};
-use ecotone_control::machine::{Machine, Outcome, Refusal};
+use ecotone_control::machine::{Machine, Outcome, RULES_OF_COPIES, Refusal};
 use ecotone_control::map::{Addresses, Features, MAX_ZONE_BYTES, Map, Role, ServerState};
+use ecotone_control::settings::{Level, Replication};
 use proptest::prelude::*;
 
 use super::{found, server};
@@ -438,4 +439,106 @@ fn lengths_beyond_their_limits_are_refused() {
     assert!(error.contains("65 is more than the limit of 64"), "{error}");
     let entry = Entry::SetAuthority { authority: vec![0; MAX_ENTRY_BYTES] };
     assert!(Proposal::decode(&Proposal { by: MemberId(1), entry }.encode()).is_err());
+}
+
+/// A federation of two at this feature level, whose only shard has a copy on each, both in sync.
+fn two_in_sync(level: u32) -> Machine {
+    let mut machine = machine();
+    let new = server(2);
+    let (member, shard) = (MemberId(2), ShardId(1));
+    let Proposal { entry: Entry::Found { server: mut first, authority, with_shard }, .. } = found() else { panic!() };
+    first.features.max = level;
+    let found = Entry::Found { server: first, authority, with_shard };
+    let join = Entry::Join { token: TokenId([9; 16]), token_expires_s: 9, key: KeyHash([2; 32]), server: new.clone() };
+    let announce = Entry::Announce {
+        member,
+        directory: new.directory,
+        addresses: new.addresses,
+        zone: new.zone,
+        features: new.features,
+    };
+    let add = Entry::AddCopy { shard, epoch: Epoch(1), member };
+    let in_sync = BTreeSet::from([MemberId(1), member]);
+    let set = Entry::SetInSync { shard, epoch: Epoch(1), set_version: 1, in_sync };
+    let entries = [found, join, announce, add, set];
+    apply(&mut machine, &entries.map(|entry| Proposal { by: MemberId(1), entry }));
+    assert_eq!((machine.map().feature_level, machine.map().shards[&shard].in_sync.len()), (level, 2));
+    machine
+}
+
+fn outcome(machine: &mut Machine, entry: Entry) -> Outcome {
+    let index = machine.applied() + 1;
+    machine.apply(index, &Proposal { by: MemberId(1), entry })
+}
+
+/// An older build applies each entry as it always did, so a newer one does until all are newer.
+#[test]
+fn rules_of_copies_begin_with_their_feature_level() {
+    let remove = Entry::Remove { member: MemberId(2), force: false };
+    let set = |name: &str, value: &str| Entry::Set { name: name.into(), value: Some(value.into()) };
+    let mut old = two_in_sync(RULES_OF_COPIES - 1);
+    assert_eq!(outcome(&mut old, set("replication.copies", "many")), Outcome::Changed);
+    assert_eq!(outcome(&mut old, set("replication.copy", "3")), Outcome::Changed);
+    assert_eq!(Replication::of(old.map()), Replication::default(), "what is no number counts for nothing");
+    assert_eq!(outcome(&mut old.clone(), remove.clone()), Outcome::Changed);
+
+    let mut new = two_in_sync(RULES_OF_COPIES);
+    let refused = outcome(&mut new, remove.clone());
+    assert_eq!(refused, Outcome::Refused(Refusal::InSync(MemberId(2), ShardId(1))));
+    assert!(matches!(
+        outcome(&mut new, set("replication.copies", "many")),
+        Outcome::Refused(Refusal::Setting { name, .. }) if name == "replication.copies"
+    ));
+    assert!(matches!(outcome(&mut new, set("replication.copy", "3")), Outcome::Refused(Refusal::Setting { .. })));
+    assert_eq!(outcome(&mut new, set("offload.copy", "3")), Outcome::Changed, "others have no rules here");
+
+    // What was let in before can go.
+    outcome(&mut old, Entry::RaiseFeatureLevel { level: RULES_OF_COPIES });
+    assert_eq!(outcome(&mut old, Entry::Set { name: "replication.copy".into(), value: None }), Outcome::Changed);
+
+    // Out of the set it may go; by force always.
+    let alone = BTreeSet::from([MemberId(1)]);
+    let shrink = Entry::SetInSync { shard: ShardId(1), epoch: Epoch(1), set_version: 2, in_sync: alone };
+    let mut drained = new.clone();
+    assert_eq!(outcome(&mut drained, shrink), Outcome::Changed);
+    assert_eq!(outcome(&mut drained, remove), Outcome::Changed);
+    let force = Entry::Remove { member: MemberId(2), force: true };
+    assert_eq!(outcome(&mut new, force), Outcome::Changed);
+}
+
+#[test]
+fn settings_of_replication_are_checked_and_read() {
+    let mut machine = two_in_sync(RULES_OF_COPIES);
+    let mut set = |name: &str, value: &str| {
+        let (name, value) = (format!("replication.{name}"), Some(value.to_owned()));
+        outcome(&mut machine, Entry::Set { name, value }) == Outcome::Changed
+    };
+    for (name, values) in [
+        ("copies", ["0", "8", "03", "+3", "-1", "3 ", "", "three"]),
+        ("min_in_sync", ["0", "8", "1.0", "01", " 1", "-1", "", "all"]),
+        ("level", ["One", "two", "ALL", "quorum ", "majority", "1", "", "none"]),
+        ("max_lag_bytes", ["0", "1048575", "1mb", "-1", "1e9", "18446744073709551616", "", "none"]),
+        ("max_staleness_ms", ["0", "-1", "1.5", "1s", "00", " 1", "", "none"]),
+        ("seed_bytes_per_s", ["0", "65535", "1mb", "-1", "1e9", "18446744073709551616", "", "none"]),
+    ] {
+        for value in values {
+            assert!(!set(name, value), "{name} = {value:?}");
+        }
+    }
+    assert!(set("copies", "3"));
+    assert!(set("max_lag_bytes", "1048576"));
+    assert!(set("min_in_sync", "2"));
+    assert!(set("max_staleness_ms", "1"));
+    let read = Replication::of(machine.map());
+    assert_eq!((read.copies, read.min_in_sync, read.max_lag_bytes), (3, 2, 1 << 20));
+    assert_eq!((read.max_staleness_ms, read.seed_bytes_per_s), (Some(1), None));
+    assert_eq!(read.level, Level::Quorum, "nobody said, and there are copies");
+    let set = |name: &str, value: Option<&str>| Entry::Set { name: name.into(), value: value.map(str::to_owned) };
+    for (name, level) in [("one", Level::One), ("quorum", Level::Quorum), ("all", Level::All)] {
+        outcome(&mut machine, set("replication.level", Some(name)));
+        assert_eq!(Replication::of(machine.map()).level, level);
+    }
+    outcome(&mut machine, set("replication.level", None));
+    outcome(&mut machine, set("replication.copies", None));
+    assert_eq!(Replication::of(machine.map()).level, Level::One);
 }

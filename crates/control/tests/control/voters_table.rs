@@ -12,7 +12,7 @@ const TABLE: &str = include_str!("../golden/voters.txt");
 
 /// A map of servers in zones: `N1 S2 Ww3`: letters of zone, `w` for a witness, `d` drained, `j`
 /// joining, and the number.
-fn map(servers: &str) -> Map {
+pub fn map(servers: &str) -> Map {
     let mut map = Map::new(FederationId([0; 8]));
     for server in servers.split_whitespace() {
         let number: u64 = server.trim_start_matches(char::is_alphabetic).parse().unwrap();
@@ -37,7 +37,7 @@ fn map(servers: &str) -> Map {
 }
 
 /// Numbers between spaces; `-` for none.
-fn members(numbers: &str) -> BTreeSet<MemberId> {
+pub fn members(numbers: &str) -> BTreeSet<MemberId> {
     numbers.split_whitespace().filter(|number| *number != "-").map(|number| MemberId(number.parse().unwrap())).collect()
 }
 

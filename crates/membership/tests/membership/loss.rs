@@ -9,7 +9,7 @@ use ecotone_membership::{Decision, Error, folder};
 use crate::common::{Kind, TestServer, leader, three};
 
 fn setting(value: &str) -> Entry {
-    Entry::Set { name: "replication.max_lag_bytes".into(), value: Some(value.to_owned()) }
+    Entry::Set { name: "example.bytes".into(), value: Some(value.to_owned()) }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use ecotone_membership::{Decision, Error};
 use crate::common::{Ahead, Kind, TestServer, active, first, join, leader, leader_of, three};
 
 fn setting(value: u64) -> Entry {
-    Entry::Set { name: "replication.max_lag_bytes".into(), value: Some(value.to_string()) }
+    Entry::Set { name: "example.bytes".into(), value: Some(value.to_string()) }
 }
 
 fn until(what: &str, is_so: impl Fn() -> bool) {

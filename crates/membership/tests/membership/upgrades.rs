@@ -8,7 +8,7 @@ use ecotone_control::entry::Entry;
 use ecotone_control::map::Features;
 use ecotone_membership::{Decision, Error};
 
-use crate::common::{Kind, LONGEST, TestServer, active, first, join, leader_of, three};
+use crate::common::{Kind, LONGEST, TestServer, active, first_of, join, leader_of, three};
 
 /// A build, and the next one, which can work with it.
 const OLD: Features = Features { min: 1, max: 1 };
@@ -81,7 +81,7 @@ fn builds_are_changed_one_by_one_and_changed_back_until_all_are_new() {
 #[test]
 fn a_server_that_was_off_while_the_level_rose_is_told_why_it_may_not_announce_itself() {
     let root = tempfile::tempdir().unwrap();
-    let a = first(root.path().join("a"), true);
+    let a = first_of(root.path().join("a"), true, &of(OLD));
     a.wait("to lead", |known| known.leads());
     let token = a.membership().issue_token().unwrap();
     let b = join(root.path().join("b"), "b", &token, &a.address, &of(NEW)).unwrap();

@@ -17,7 +17,7 @@ use ecotone_replica::promotion::{LeaderCommand, PromotionSettings, Promotions, S
 use ecotone_replica::receiver::Sync;
 use ecotone_replica::sender::Limits;
 use ecotone_replica::standing::Standing;
-use ecotone_replica::stream::{Appended, Kind, Resume, ToCopy, ToPrimary, ToPrimaryBody};
+use ecotone_replica::stream::{FileKind, Item, Kind, Resume, ToCopy, ToPrimary, ToPrimaryBody};
 use ecotone_types::ServerId;
 
 use super::check::{Broken, Check, Floor, Invariant, Violation};
@@ -96,6 +96,8 @@ pub struct Faults {
     pub leaders: u64,
     /// Switch-overs that somebody plans.
     pub switches: u64,
+    /// Members that should leave the set for a while.
+    pub excuses: u64,
 }
 
 impl Faults {
@@ -114,6 +116,7 @@ impl Faults {
             damage: 0,
             leaders: 10,
             switches: 8,
+            excuses: 8,
         }
     }
 }
@@ -141,6 +144,10 @@ pub struct Report {
     pub seeds: u64,
     /// Losses of power.
     pub power: u64,
+    /// Openings that a directory held back and then threw away.
+    pub abandoned: u64,
+    /// Members that were asked to leave the set.
+    pub excused: u64,
 }
 
 /// Runs `profile` with the choices of `seed`.
@@ -174,6 +181,7 @@ enum Message {
     Seed { session: u64, at: Option<(Mark, u64)>, entries: Vec<Entry> },
     Request(Request),
     HandOver(Option<MemberId>),
+    Excuse(MemberId),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -203,7 +211,15 @@ enum Happens {
         from: usize,
         sender: Option<u64>,
         to: usize,
+        /// Of all messages on the same way; 0 where they have no order.
+        number: u64,
         message: Message,
+    },
+    /// What a directory held back of an opening is applied, if it was not thrown away.
+    Open {
+        server: usize,
+        process: u64,
+        opening: u64,
     },
     Applied {
         server: usize,
@@ -266,6 +282,8 @@ struct Process {
     synced_us: u64,
     report_us: u64,
     seed: Option<(u64, u64)>,
+    /// What the directory holds back, and which time that is.
+    opening: Option<(u64, Vec<Item>)>,
 }
 
 struct Leader {
@@ -285,6 +303,7 @@ struct World {
     no_leader_until_us: u64,
     /// When the last message between two servers comes: they keep their order.
     arrives_us: BTreeMap<(usize, usize), u64>,
+    arrived: BTreeMap<(usize, usize), u64>,
     cuts: BTreeSet<(usize, usize)>,
     /// What the bytes of an item are.
     contents: BTreeMap<(Position, u32), Write>,
@@ -358,6 +377,7 @@ impl World {
             leader: None,
             no_leader_until_us: 0,
             arrives_us: BTreeMap::new(),
+            arrived: BTreeMap::new(),
             cuts: BTreeSet::new(),
             contents: BTreeMap::new(),
             values: 0,
@@ -420,16 +440,15 @@ impl World {
     }
 
     fn run_until(&mut self, end_us: u64, mut is_done: impl FnMut(&Self) -> bool) -> Result<bool, Broken> {
-        while let Some(((at_us, _), what)) = self.happens.pop_first() {
+        while let Some(((at_us, sequence), what)) = self.happens.pop_first() {
             self.now_us = self.now_us.max(at_us);
             if self.now_us > end_us {
-                self.sequence += 1;
-                self.happens.insert((self.now_us, self.sequence), what);
+                self.happens.insert((at_us, sequence), what);
                 return Ok(false);
             }
             self.report.events += 1;
             let is_look = matches!(what, Happens::Look);
-            self.happen(what)?;
+            self.happen(sequence, what)?;
             if is_look && is_done(self) {
                 return Ok(true);
             }
@@ -444,8 +463,14 @@ impl World {
     }
 
     /// Whether the process of an event still runs, and does not stand still. Puts off what comes to
-    /// one that does.
-    fn is_due(&mut self, at: usize, process: Option<u64>, is_data: bool, what: Happens) -> Option<Happens> {
+    /// one that does, in the order in which it came: messages between two servers keep theirs.
+    fn is_due(
+        &mut self,
+        at: usize,
+        process: Option<u64>,
+        is_data: bool,
+        (sequence, what): (u64, Happens),
+    ) -> Option<Happens> {
         let server = &self.servers[at];
         let running = server.process.as_ref()?;
         if process.is_some_and(|process| process != running.id) {
@@ -453,13 +478,13 @@ impl World {
         }
         let until_us = server.paused_until_us.max(if is_data { server.stalled_until_us } else { 0 });
         if until_us > self.now_us {
-            self.after(until_us - self.now_us, what);
+            self.happens.insert((until_us, sequence), what);
             return None;
         }
         Some(what)
     }
 
-    fn happen(&mut self, what: Happens) -> Result<(), Broken> {
+    fn happen(&mut self, sequence: u64, what: Happens) -> Result<(), Broken> {
         let (at, process, is_data) = match &what {
             Happens::Tick { server, process } => (*server, Some(*process), false),
             Happens::Deliver { to, message, .. } => {
@@ -470,9 +495,9 @@ impl World {
                 };
                 (*to, None, is_data)
             }
-            Happens::Applied { server, process, .. } | Happens::SyncEnded { server, process, .. } => {
-                (*server, Some(*process), true)
-            }
+            Happens::Open { server, process, .. }
+            | Happens::Applied { server, process, .. }
+            | Happens::SyncEnded { server, process, .. } => (*server, Some(*process), true),
             Happens::Answer { server, process, .. } => (*server, Some(*process), false),
             Happens::Start { server } => return self.start(*server),
             Happens::Heal { cut } => {
@@ -482,7 +507,7 @@ impl World {
             Happens::Look => return self.look(),
             Happens::Ask => return self.ask(),
         };
-        let Some(what) = self.is_due(at, process, is_data, what) else { return Ok(()) };
+        let Some(what) = self.is_due(at, process, is_data, (sequence, what)) else { return Ok(()) };
         let mut out = Vec::new();
         let now_us = self.local_us(at);
         match what {
@@ -491,14 +516,18 @@ impl World {
                 self.after(TICK_US, Happens::Tick { server: at, process });
                 self.tick(at, &mut out);
             }
-            Happens::Deliver { from, sender, message, .. } => {
+            Happens::Deliver { from, sender, number, message, .. } => {
                 self.trace(2, at);
+                let before = self.arrived.entry((from, at)).or_default();
+                assert!(number == 0 || number > *before, "messages from {from} to {at} keep their order");
+                *before = number.max(*before);
                 let lives = self.servers[from].process.as_ref().map(|process| process.id) == sender;
                 if sender.is_some() && !lives && self.random.per_mille(500) {
                     return Ok(());
                 }
                 self.deliver(from, at, message, &mut out)?;
             }
+            Happens::Open { opening, .. } => self.open(at, opening),
             Happens::Applied { position, .. } => {
                 if let Some(process) = &mut self.servers[at].process {
                     process.copy.applied(position, now_us, &mut out);
@@ -558,6 +587,7 @@ impl World {
             synced_us: 0,
             report_us: 0,
             seed: None,
+            opening: None,
         });
         self.carry_out(at, out)?;
         let within = self.random.below(TICK_US);
@@ -570,6 +600,8 @@ impl World {
         let Some(process) = self.servers[at].process.take() else { return Ok(()) };
         self.servers[at].paused_until_us = 0;
         self.servers[at].stalled_until_us = 0;
+        // Nothing that was on its way to it reaches another process.
+        self.happens.retain(|_, what| !matches!(what, Happens::Deliver { to, sender: Some(_), .. } if *to == at));
         if process.copy.primary().is_some_and(Primary::is_open) && self.random.per_mille(300) {
             // It died between writing and telling.
             self.values += 1;
@@ -602,6 +634,10 @@ impl World {
             process.copy.map(known, now_us, out);
         }
         process.copy.tick(now_us, wall_ms, &process.held, out);
+        if process.copy.awaits_directory() && process.opening.take().is_some() {
+            self.report.abandoned += 1;
+            process.copy.abandoned(now_us, out);
+        }
         if now_us >= process.synced_us + sync_every_us {
             process.synced_us = now_us;
             process.copy.sync(out);
@@ -652,7 +688,10 @@ impl World {
         *arrives_us = (*arrives_us).max(self.now_us + takes);
         let takes = *arrives_us - self.now_us;
         let sender = self.servers[from].process.as_ref().map(|process| process.id);
-        self.after(takes, Happens::Deliver { from, sender, to, message });
+        // Those of leases have a way of their own where they wait for the store.
+        let has_own_way = matches!(message, Message::Heartbeat(_) | Message::Promise(_));
+        let number = if has_own_way { 0 } else { self.sequence + 1 };
+        self.after(takes, Happens::Deliver { from, sender, to, number, message });
     }
 
     fn index(member: MemberId) -> usize {
@@ -740,7 +779,7 @@ impl World {
                 let sender = Some(process.id);
                 let message = Message::Seed { session, at: found, entries };
                 if !self.cuts.contains(&(at, copy)) {
-                    self.after(takes, Happens::Deliver { from: at, sender, to: copy, message });
+                    self.after(takes, Happens::Deliver { from: at, sender, to: copy, number: 0, message });
                 }
             }
             Message::Seed { session, at: found, mut entries } => {
@@ -758,7 +797,12 @@ impl World {
             }
             Message::HandOver(to) => {
                 if let Some(primary) = process.copy.primary_mut() {
-                    primary.hand_over(to);
+                    primary.hand_over(to, now_us);
+                }
+            }
+            Message::Excuse(member) => {
+                if let Some(primary) = process.copy.primary_mut() {
+                    primary.excuse(member);
                 }
             }
             Message::Request(request) => self.request(at, request, out)?,
@@ -798,13 +842,12 @@ impl World {
                 }
                 Command::ToCopy(to, said) => self.send(at, Self::index(to), Message::ToCopy(said)),
                 Command::Apply(item) => {
-                    let write = self.contents.get(&(item.position, item.checksum)).copied();
-                    let is_wal = matches!(item.kind, Kind::Append { file: Appended::Wal, .. });
-                    let content = Content::of(item.kind, write.filter(|_| is_wal));
-                    self.servers[at].store.push(item.mark(), content);
-                    let takes = self.random.between(100, 2 * MS);
-                    let position = item.position;
-                    self.after(takes, Happens::Applied { server: at, process, position });
+                    let is_opened = self.servers[at].store.mark().position.epoch == item.position.epoch;
+                    if is_opened {
+                        self.write(at, process, &[item]);
+                    } else {
+                        self.hold_back(at, process, item);
+                    }
                 }
                 Command::Sync(sync) => {
                     let length = self.servers[at].store.entries.len();
@@ -840,6 +883,42 @@ impl World {
         Ok(())
     }
 
+    fn write(&mut self, at: usize, process: u64, items: &[Item]) {
+        for item in items {
+            let write = self.contents.get(&(item.position, item.checksum)).copied();
+            let is_wal = matches!(item.kind, Kind::Append { file: FileKind::Wal, .. });
+            let content = Content::of(item.kind, write.filter(|_| is_wal));
+            self.servers[at].store.push(item.mark(), content);
+        }
+        if let Some(position) = items.last().map(|item| item.position) {
+            let takes = self.random.between(100, 2 * MS);
+            self.after(takes, Happens::Applied { server: at, process, position });
+        }
+    }
+
+    /// A directory takes the opening of an epoch as a whole: nothing of it before all of it is there.
+    fn hold_back(&mut self, at: usize, process: u64, item: Item) {
+        let Some(running) = &mut self.servers[at].process else { return };
+        if let Some((_, items)) = &mut running.opening {
+            items.push(item);
+            return;
+        }
+        self.sequence += 1;
+        let opening = self.sequence;
+        running.opening = Some((opening, vec![item]));
+        let is_long = self.random.per_mille(300);
+        let takes = self.random.below(if is_long { 2_500 * MS } else { 30 * MS });
+        self.after(takes, Happens::Open { server: at, process, opening });
+    }
+
+    fn open(&mut self, at: usize, opening: u64) {
+        let Some(process) = &mut self.servers[at].process else { return };
+        if let Some((_, items)) = process.opening.take_if(|(of, _)| *of == opening) {
+            let id = process.id;
+            self.write(at, id, &items);
+        }
+    }
+
     fn opened(&mut self, at: usize) -> Result<(), Broken> {
         self.trace(5, at);
         self.report.opened += 1;
@@ -860,11 +939,7 @@ impl World {
     // ---- The control plane ----
 
     fn elect(&mut self, server: usize) {
-        let settings = PromotionSettings {
-            suspect_after_us: 1_000 * MS,
-            ask_every_us: 60 * MS,
-            quorum: self.profile.copies / 2 + 1,
-        };
+        let settings = PromotionSettings { suspect_after_us: 1_000 * MS, ask_every_us: 60 * MS };
         let mut promotions = Promotions::new(settings);
         promotions.plant(self.profile.planted);
         self.leader = Some(Leader { server, promotions });
@@ -969,7 +1044,7 @@ impl World {
         // Many clients do not know who is the primary now.
         let to = primary.filter(|_| what != Asked::ReplicaRead && self.random.per_mille(700)).unwrap_or(any);
         let request = Request { key, level, what, floor: self.check.floor(key), until_us: self.now_us + TIMEOUT_US };
-        self.after(MS, Happens::Deliver { from: to, sender: None, to, message: Message::Request(request) });
+        self.after(MS, Happens::Deliver { from: to, sender: None, to, number: 0, message: Message::Request(request) });
         Ok(())
     }
 
@@ -998,14 +1073,14 @@ impl World {
                 let write = Write { key, value };
                 let kind = |file| Kind::Append { file, number: 1, offset: value };
                 let bytes = self.random.between(100, 1_000);
-                for file in [Appended::Segment, Appended::Wal] {
+                for file in [FileKind::Segment, FileKind::Wal] {
                     let Some(position) = process.copy.append(kind(file), bytes, value as u32, out) else {
                         return Ok(());
                     };
                     let mark = process.copy.receiver().applied();
                     debug_assert_eq!(mark.position, position);
                     self.contents.insert((position, value as u32), write);
-                    let content = if file == Appended::Wal { Content::Wal(write) } else { Content::Segment };
+                    let content = if file == FileKind::Wal { Content::Wal(write) } else { Content::Segment };
                     server.store.push(mark, content);
                 }
                 server.store.mark().position
@@ -1093,11 +1168,15 @@ impl World {
             if kill || power {
                 self.kill(at, power)?;
             }
+            // Whoever stands still does so to the end: what was put off until then would come behind what
+            // comes now.
             if pause {
-                self.servers[at].paused_until_us = self.now_us + self.random.below(3_000 * MS);
+                let until_us = self.now_us + self.random.below(3_000 * MS);
+                self.servers[at].paused_until_us = until_us.max(self.servers[at].paused_until_us);
             }
             if stall {
-                self.servers[at].stalled_until_us = self.now_us + self.random.below(3_000 * MS);
+                let until_us = self.now_us + self.random.below(3_000 * MS);
+                self.servers[at].stalled_until_us = until_us.max(self.servers[at].stalled_until_us);
             }
             if jump {
                 self.servers[at].wall_ms += self.random.below(20_000) as i64 - 10_000;
@@ -1131,7 +1210,20 @@ impl World {
         if self.random.per_mille(faults.switches) {
             self.switch_over();
         }
+        if self.random.per_mille(faults.excuses) {
+            self.excuse();
+        }
         Ok(())
+    }
+
+    /// A member is wanted out of the set.
+    fn excuse(&mut self) {
+        let shard = self.shard();
+        let members: Vec<MemberId> = shard.copies.iter().copied().collect();
+        let (Some(primary), Some(member)) = (shard.primary, self.random.one_of(&members).copied()) else { return };
+        self.report.excused += 1;
+        let to = Self::index(primary);
+        self.after(0, Happens::Deliver { from: to, sender: None, to, number: 0, message: Message::Excuse(member) });
     }
 
     fn switch_over(&mut self) {
@@ -1146,7 +1238,7 @@ impl World {
             for (wait, successor) in [(0, Some(*member)), (SWITCH_US, None)] {
                 self.after(
                     wait,
-                    Happens::Deliver { from: to, sender: None, to, message: Message::HandOver(successor) },
+                    Happens::Deliver { from: to, sender: None, to, number: 0, message: Message::HandOver(successor) },
                 );
             }
         }
@@ -1223,7 +1315,6 @@ impl World {
         // A scrub has found what was damaged.
         for server in &mut self.servers {
             server.store.entries.iter_mut().for_each(|entry| entry.is_damaged = false);
-            (server.paused_until_us, server.stalled_until_us) = (0, 0);
         }
         for at in 0..self.servers.len() {
             self.start(at)?;

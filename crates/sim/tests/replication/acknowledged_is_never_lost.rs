@@ -9,6 +9,7 @@ use super::{profile, with_seeds};
 fn three_copies() {
     let sum = with_seeds("three copies", &profile());
     assert!(sum.opened > 200 && sum.lost_at_one > 0, "failovers must happen: {sum:?}");
+    assert!(sum.excused > 50, "members leave on purpose: {sum:?}");
 }
 
 /// Three servers that lose power often, and whose copies acknowledge what they have not synced.
@@ -39,7 +40,8 @@ fn power_goes_everywhere_and_all_was_synced() {
 #[test]
 fn directories_are_lost_and_files_damaged() {
     let faults = Faults { wipes: 8, damage: 20, ..Faults::all() };
-    with_seeds("wipes and damage", &Profile { servers: 5, copies: 5, faults, ..profile() });
+    let sum = with_seeds("wipes and damage", &Profile { servers: 5, copies: 5, faults, ..profile() });
+    assert!(sum.abandoned > 5, "openings that directories held back are thrown away: {sum:?}");
 }
 
 /// Kills alone take nothing from the kernel's memory, so nobody ever needs force.

@@ -70,6 +70,8 @@ fn with_seeds(name: &str, profile: &Profile) -> Report {
                 sum.forced += report.forced;
                 sum.seeds += report.seeds;
                 sum.power += report.power;
+                sum.abandoned += report.abandoned;
+                sum.excused += report.excused;
             }
             Err(violation) => panic!("ECOTONE_SEED={seed}: {violation}"),
         }

@@ -8,7 +8,7 @@ use ecotone_sim::replication::{Faults, Invariant, Profile, run};
 use super::{first_seed, profile};
 
 /// Seeds that a planted failure is given.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 600;
 
 fn is_found(profile: &Profile, by: &[Invariant]) {
     for seed in first_seed()..first_seed() + SEEDS {
@@ -41,7 +41,7 @@ fn no_lease() {
 #[test]
 fn sealed_at_once() {
     let faults = Faults { cuts: 150, kills: 2, power: 2, ..Faults::all() };
-    let by = &[Invariant::NoStaleRead, Invariant::ClockNeverGoesBack];
+    let by = &[Invariant::NoStaleRead, Invariant::ClockNeverGoesBack, Invariant::AcknowledgedIsNeverLost];
     is_found(&Profile { faults, requests: 400, ..plant(Planted::SealAtOnce) }, by);
 }
 
