@@ -75,6 +75,11 @@ impl Store {
 }
 
 impl HeldCheckpoint {
+    /// Whether it was made of `store`.
+    pub fn is_of(&self, store: &Store) -> bool {
+        self.directory.starts_with(store.directory())
+    }
+
     /// All of its files, by their paths within the store's directory, with `/` between names.
     pub fn files(&self) -> &BTreeMap<String, HeldFile> {
         &self.files

@@ -165,6 +165,14 @@ impl Store {
         }
     }
 
+    /// Ends compactions that somebody waits for, and makes none any more that is asked for: whoever
+    /// does returns soon. Before a store is closed that others still use.
+    pub fn end_compactions(&self) {
+        if self.mode != OpenMode::ReadOnly {
+            self.db.disable_manual_compaction();
+        }
+    }
+
     /// Makes a copy of the store as it is now in `directory`, which must not exist; its parent
     /// must. Tables are linked, not copied, where both are on one file system. The copy is a store
     /// of its own.

@@ -25,14 +25,15 @@ const MEMTABLE_FILTER_SHARE: f64 = 0.01;
 const INFO_LOG_BYTES: u64 = 16 * 1024 * 1024;
 const INFO_LOGS_KEPT: usize = 3;
 
-/// A MANIFEST is begun anew beyond this size: a worker reads it whole for every job.
-const MANIFEST_BYTES: u64 = 64 * 1024 * 1024;
+/// A MANIFEST is begun anew beyond this size, or beyond six times what the tables that there are take in
+/// it, where that is more: a worker reads it whole for every job, and so does whoever opens the store.
+const MANIFEST_BYTES: u64 = 8 * 1024 * 1024;
 
 /// RocksDB's own log ends at one in so many parts of the space, and four such are kept; never more
 /// than 16 MiB each.
 const INFO_LOG_SHARE: u64 = 256;
 
-/// A MANIFEST is begun anew at one in so many parts of the space, and never beyond 64 MiB.
+/// A MANIFEST is begun anew at one in so many parts of the space, and never beyond 8 MiB.
 const MANIFEST_SHARE: u64 = 64;
 
 /// How long the files may get that RocksDB keeps for itself in a space of so many bytes: its log

@@ -221,6 +221,12 @@ impl ValueLog {
         Self { max_open: max_open.min(MAX_OPEN), ..self }
     }
 
+    /// The same, whose next segment has this number at least.
+    pub fn with_least_number(self, number: u32) -> Self {
+        let next = (*self.next_number.lock()).max(number);
+        Self { next_number: Mutex::new(next), ..self }
+    }
+
     /// The same, that tells of a sync that failed there, and takes nothing after one of others.
     pub fn with_failure(self, failure: Arc<SyncFailure>) -> Self {
         Self { failure, ..self }

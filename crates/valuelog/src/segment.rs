@@ -453,10 +453,12 @@ impl Segment {
     }
 
     fn end_appends(&self, appends: &mut Option<Appends>) {
-        if let Some(mut appends) = appends.take()
-            && let Err(error) = appends.trim()
-        {
+        let Some(mut appends) = appends.take() else { return };
+        if let Err(error) = appends.trim() {
             tracing::warn!(path = ?self.path, %error, "what was reserved for a segment and not used could not be freed");
+        }
+        if let Err(error) = self.tap.tell(TapEvent::Closed { path: &self.path, len: appends.len() }) {
+            tracing::warn!(path = ?self.path, %error, "who follows the changes of the store refuses to know that a segment is sealed");
         }
     }
 

@@ -233,3 +233,50 @@ fn a_sync_fails_while_relocated_values_cannot_be_written_sealed_or_not() {
         assert_eq!(std::fs::read(segment.path()).unwrap()[SEGMENT_HEADER_BYTES..], *b"one");
     }
 }
+
+/// Keeps how long a segment that is sealed is said to be, and is.
+#[derive(Default)]
+struct Ends {
+    ends: Mutex<Vec<(u64, u64)>>,
+    refuses: AtomicBool,
+}
+
+impl WriteTap for Ends {
+    fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
+        match event {
+            TapEvent::Closed { path, len } => self.ends.lock().push((len, std::fs::metadata(path)?.len())),
+            TapEvent::Appended { .. } if self.refuses.load(Ordering::Relaxed) => {
+                return Err(io::Error::other("refused"));
+            }
+            _ => (),
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn the_tap_learns_once_that_a_segment_is_sealed_when_all_of_it_is_in_the_file() {
+    for (level, refuses) in [(None, false), (Some(1), false), (Some(1), true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let ends = Arc::new(Ends::default());
+        let (tap, descriptors) = (Tap::new(ends.clone()), Descriptors::default());
+        let segment =
+            Segment::create(directory.path(), SegmentNumber(1), plain(level), 1 << 20, false, &descriptors, &tap)
+                .unwrap();
+        ends.refuses.store(refuses, Ordering::Relaxed);
+        if segment.append(&[b"one"]).is_err() {
+            return eprintln!("nothing is tested: this file system does not reserve for certain");
+        }
+        assert!(ends.ends.lock().is_empty());
+        segment.seal();
+        if refuses {
+            assert!(ends.ends.lock().is_empty(), "its value is in memory still");
+            ends.refuses.store(false, Ordering::Relaxed);
+            segment.sync().unwrap();
+        }
+        segment.sync().unwrap();
+        segment.seal();
+        let len = SEGMENT_HEADER_BYTES_U64 + 3;
+        assert_eq!(*ends.ends.lock(), [(len, len)]);
+    }
+}

@@ -182,6 +182,24 @@ pub struct DedupProperties {
     pub is_busy: bool,
 }
 
+impl DedupProperties {
+    /// What stays to be told once the store is closed: what it has done.
+    #[must_use]
+    pub fn of_closed(self) -> Self {
+        Self {
+            total_keys: 0,
+            duplicate_keys: 0,
+            relative_error: None,
+            shadowed_bytes: 0,
+            levels: Vec::new(),
+            unsampled_tables: 0,
+            unfiltered_tables: 0,
+            is_busy: false,
+            ..self
+        }
+    }
+}
+
 impl AddAssign for DedupProperties {
     /// Of several stores.
     fn add_assign(&mut self, other: Self) {

@@ -131,6 +131,13 @@ impl ValueLogProperties {
         let user = self.referenced_bytes + self.saved_bytes;
         if self.referenced_bytes == 0 { 1.0 } else { user as f64 / self.referenced_bytes as f64 }
     }
+
+    /// What stays to be told once the store is closed: what it has done.
+    #[must_use]
+    pub fn of_closed(self) -> Self {
+        let Self { relocated_bytes, throttled_ms, removed_segments, removed_bytes, .. } = self;
+        Self { relocated_bytes, throttled_ms, removed_segments, removed_bytes, ..Self::default() }
+    }
 }
 
 impl AddAssign for ValueLogProperties {

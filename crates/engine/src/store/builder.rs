@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ecotone_io::tap::WriteTap;
 use ecotone_rocks::filesystem::FileSystemHooks;
 use ecotone_types::DutyObserver;
 
@@ -73,6 +74,28 @@ impl StoreBuilder {
         self
     }
 
+    /// Sees every change of the store's files, with its first one on: see [`ecotone_io::tap`].
+    pub fn tap(mut self, tap: Arc<dyn WriteTap>) -> Self {
+        self.components.hooks.get_or_insert_default().tap = Some(tap);
+        self
+    }
+
+    /// Whatever WALs hold is in tables before the MANIFEST that the opening writes is in force, so
+    /// that what follows from there on needs nothing of older WALs. That is so in any case but on a
+    /// full disk, where it would otherwise stay in WALs: with this it is flushed there as well, or the
+    /// opening fails.
+    pub fn flush_on_open(mut self) -> Self {
+        self.components.flush_on_open = true;
+        self
+    }
+
+    /// The next segment of the value log has this number at least: lower ones may have been given
+    /// where nobody here knows of it.
+    pub fn least_segment(mut self, number: u32) -> Self {
+        self.components.least_segment = number;
+        self
+    }
+
     /// Runs compactions elsewhere. Without one all are local.
     pub fn offload(mut self, offload: Arc<dyn CompactionOffload>) -> Self {
         self.components.offload = Some(offload);
@@ -115,7 +138,18 @@ impl StoreBuilder {
 
 impl fmt::Debug for StoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StoreComponents { memory, rows, space, hooks, offload, local_slots, duties, events } = &self.components;
+        let StoreComponents {
+            memory,
+            rows,
+            space,
+            hooks,
+            offload,
+            local_slots,
+            duties,
+            events,
+            flush_on_open,
+            least_segment,
+        } = &self.components;
         f.debug_struct("StoreBuilder")
             .field("directory", &self.directory)
             .field("mode", &self.mode)
@@ -128,6 +162,8 @@ impl fmt::Debug for StoreBuilder {
             .field("local_slots", local_slots)
             .field("duties", &duties.is_some())
             .field("events", &events.is_some())
+            .field("flush_on_open", flush_on_open)
+            .field("least_segment", least_segment)
             .finish()
     }
 }

@@ -86,6 +86,8 @@ pub(crate) struct StoreComponents {
     pub(crate) local_slots: Option<Arc<LocalSlots>>,
     pub(crate) duties: Option<Arc<dyn DutyObserver>>,
     pub(crate) events: Option<Arc<dyn StoreEvents>>,
+    pub(crate) flush_on_open: bool,
+    pub(crate) least_segment: u32,
 }
 
 /// What is asked for.
@@ -369,7 +371,7 @@ fn prepare(directory: &Path, request: &Request<'_>, logs: Arc<Logs>, shortage: O
         changes,
         admission: parts.admission.clone(),
     });
-    if let Some(shortage) = shortage {
+    if let Some(shortage) = shortage.filter(|_| !components.flush_on_open) {
         tuning::write_little(&mut rocks_options, settings, shortage);
     }
     Ok(Prepared { rocks_options, parts, values, durable_logs, samples, offload, dedup, dedup_state })
@@ -391,6 +393,7 @@ fn prepare_values(
         logs: &logs,
         outcome: &parts.replayed,
         duties: &parts.duties,
+        least_segment: request.components.least_segment,
     };
     let values = Opening::prepare(directory, components, parts.expired, request.settings, hooks, rocks_options)?;
     if values.is_none() {

@@ -101,6 +101,14 @@ pub struct CompressionProperties {
     pub installed_dictionaries: u64,
 }
 
+impl CompressionProperties {
+    /// What stays to be told once the store is closed: what became of its values.
+    #[must_use]
+    pub fn of_closed(self) -> Self {
+        Self { dictionary: None, dictionary_memory_bytes: 0, training_memory_bytes: 0, ..self }
+    }
+}
+
 impl AddAssign for CompressionProperties {
     /// Of several stores with the same settings: codecs and dictionary are those of the first.
     fn add_assign(&mut self, other: Self) {

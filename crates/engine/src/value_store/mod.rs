@@ -91,6 +91,8 @@ pub(crate) struct Components<'s> {
     pub(crate) logs: &'s Arc<Logs>,
     pub(crate) outcome: &'s Arc<ReplayOutcome>,
     pub(crate) duties: &'s ThreadDuties,
+    /// The next segment has this number at least.
+    pub(crate) least_segment: u32,
 }
 
 impl Opening {
@@ -98,7 +100,7 @@ impl Opening {
     /// store without values of its own that is to stay so.
     pub(crate) fn prepare(
         directory: &Path,
-        Components { admission, internal, failure, logs, outcome, duties }: Components<'_>,
+        Components { admission, internal, failure, logs, outcome, duties, least_segment }: Components<'_>,
         expired: Option<ExpiredValues>,
         settings: &StoreSettings,
         hooks: &mut Option<FileSystemHooks>,
@@ -117,6 +119,7 @@ impl Opening {
             tail::trim(&directory.join(VALUES_DIRECTORY), &tap)?;
         }
         let log = ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?
+            .with_least_number(least_segment)
             .with_failure(failure.clone())
             .with_synced_writes(settings.durability == Durability::Always)
             .with_mapped_reads(settings.mapped_read_bytes)

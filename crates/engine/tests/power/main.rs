@@ -7,3 +7,4 @@ mod common;
 mod crash_points;
 mod crash_points_together;
 mod power_loss;
+mod prefixes;
