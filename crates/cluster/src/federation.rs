@@ -32,7 +32,7 @@ use ecotone_types::ServerId;
 use ecotone_types::{Duty, DutyObserver};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
@@ -102,6 +102,19 @@ impl Federation {
     /// [`Error::Configuration`] for options that cannot work; [`Error::Listen`]; [`Error::Io`] for
     /// the worker's folder.
     pub fn start(options: Options, duties: Arc<ThreadDuties>, observer: Arc<dyn JobObserver>) -> Result<Federation> {
+        Federation::start_with(options, duties, observer, |routes| routes)
+    }
+
+    /// The same, with services of others beside its own.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(
+        options: Options,
+        duties: Arc<ThreadDuties>,
+        observer: Arc<dyn JobObserver>,
+        add_services: impl FnOnce(Routes) -> Routes,
+    ) -> Result<Federation> {
         options.validate()?;
         let (begin, end) = (duties.clone(), duties.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -187,7 +200,7 @@ impl Federation {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES)
             .max_concurrent_streams(limits.calls_per_connection)
-            .add_routes(refuse_other_versions(routes))
+            .add_routes(refuse_other_versions(add_services(routes)))
             .serve_with_incoming(ReceiverStream::new(calls));
         runtime.spawn(async move {
             if let Err(error) = serving.await {
@@ -213,6 +226,11 @@ impl Federation {
     /// This server's part in the control plane; `None` where it has no identity.
     pub fn membership(&self) -> Option<&Arc<Membership>> {
         self.membership.as_ref()
+    }
+
+    /// Where calls of other servers are answered, and where those that carry bulk may be made.
+    pub fn runtime(&self) -> &Handle {
+        &self.member.runtime
     }
 
     /// Where other servers reach this one.

@@ -1,0 +1,34 @@
+//! A running server's part in replication: it drives [`ecotone_replica`]'s machines, whose files
+//! [`ecotone_mirror`] reads and writes, over connections of servers that have shown who they are
+//! ([`ecotone_transport`]), by the map that [`ecotone_membership`] knows.
+//!
+//! What must never be in it: who may acknowledge and who is promoted (replica), what a store's
+//! files are called (mirror), stores, keys and clients.
+
+//!
+//! # Threads
+//!
+//! Each copy has one, see [`shard`]; leases one, which waits for no disk; the map and the leader's part
+//! one each. Messages of others arrive on threads that carry messages, which wait for none of these.
+
+mod clock;
+mod copies;
+pub mod error;
+mod fetcher;
+pub mod fetching;
+mod gate;
+mod host;
+mod leader;
+mod leases;
+pub mod links;
+mod packing;
+mod published;
+pub mod service;
+mod shard;
+mod table;
+
+pub use copies::{Copies, Parts, Reported, is_replicated};
+pub use error::{Error, Result};
+pub use gate::CommitGate;
+pub use host::{Host, Opening};
+pub use shard::Facts;

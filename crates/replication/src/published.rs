@@ -1,0 +1,79 @@
+//! What a shard's thread tells those who wait: how far the copies are, and whether the lease holds.
+//!
+//! Threads: the shard's thread publishes, any may look.
+
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use ecotone_control::ids::Epoch;
+use ecotone_replica::commit::Refusal;
+use ecotone_replica::position::Position;
+use parking_lot::Mutex;
+
+/// What was published last.
+#[derive(Debug, Clone)]
+pub(crate) struct Published {
+    /// The epoch that is open here; 0 if none is.
+    pub(crate) epoch: Epoch,
+    pub(crate) lease_until_us: u64,
+    /// By level.
+    pub(crate) committed: [Result<Position, Refusal>; 3],
+    pub(crate) clock_limit_ms: u64,
+}
+
+impl Default for Published {
+    fn default() -> Self {
+        Self { epoch: Epoch(0), lease_until_us: 0, committed: [Err(Refusal::NotPrimary); 3], clock_limit_ms: 0 }
+    }
+}
+
+/// What a shard's thread tells those who wait.
+#[derive(Default)]
+pub(crate) struct Publisher {
+    pub(crate) state: Mutex<Published>,
+    /// The last position that was given, in the epoch that is open.
+    pub(crate) written: AtomicU64,
+    /// Something was written that has no position: nothing is answerable any more.
+    pub(crate) is_cut_off: AtomicBool,
+    /// Another server is about to take the shard over.
+    pub(crate) is_handing_over: AtomicBool,
+    /// Somebody has asked for the clock since the last look.
+    pub(crate) is_clock_read: AtomicBool,
+    pub(crate) wakes: Mutex<Vec<Weak<dyn Fn() + Send + Sync>>>,
+}
+
+impl Publisher {
+    /// An epoch begins: nothing is written in it yet.
+    pub(crate) fn begin(&self) {
+        self.written.store(0, Ordering::Release);
+        self.is_cut_off.store(false, Ordering::Release);
+        self.is_handing_over.store(false, Ordering::Release);
+    }
+
+    /// An item has this position; without one it has none, and never will.
+    pub(crate) fn wrote(&self, position: Option<Position>) {
+        match position {
+            Some(position) => self.written.store(position.number, Ordering::Release),
+            None => self.is_cut_off.store(true, Ordering::Release),
+        }
+    }
+
+    /// Tells all that wait, if what they wait for may have come.
+    pub(crate) fn publish(&self, new: Published) {
+        let changes = {
+            let mut state = self.state.lock();
+            let changes = state.epoch != new.epoch || state.committed != new.committed;
+            *state = new;
+            changes
+        };
+        if changes {
+            let mut wakes = self.wakes.lock();
+            wakes.retain(|wake| wake.upgrade().map(|wake| wake()).is_some());
+        }
+    }
+
+    /// Whether somebody has asked for the clock since this was asked last.
+    pub(crate) fn take_clock_read(&self) -> bool {
+        self.is_clock_read.swap(false, Ordering::AcqRel)
+    }
+}

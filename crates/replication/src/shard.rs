@@ -1,0 +1,1335 @@
+//! One copy of a shard on this server: its machine, its files, and the thread that drives both.
+//!
+//! Invariants: the machine's lock is never held during IO; commands of the machine are done in
+//! their order, a `Persist` durably before what follows it; the copy's files are touched by its
+//! thread alone, by the store while it is open, or by one of the helpers below, never by two.
+//!
+//! Failure: an error of the files ends the session; what was not applied comes again. After a failed
+//! sync the copy goes on without it, and says nothing is durable. A store that cannot be opened
+//! leaves the shard without a primary until the leader has named another copy.
+//!
+//! Threads: `ecotone-copy` steps the machine and applies items. Helpers live as long as one piece of
+//! work that may take long: opening and closing the store, a sync, a fetch, a seed. Taps of the
+//! store and messages of others only lock the machine or the inbox for a moment.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ecotone_control::ids::{Epoch, MemberId, ShardId};
+use ecotone_control::map::Shard;
+use ecotone_mirror::directory::{Directory, SyncDone, Want, check_fetched};
+use ecotone_mirror::names::FileName;
+use ecotone_mirror::record;
+use ecotone_mirror::seed::{Building, Built, Listing, Offer};
+use ecotone_mirror::source::{Sink, Source};
+use ecotone_replica::command::Command;
+use ecotone_replica::commit::{Durability, Level};
+use ecotone_replica::copy::{CopySettings, Found, ShardCopy};
+use ecotone_replica::position::{BootId, Incarnation, Mark, Position};
+use ecotone_replica::promotion::Serving;
+use ecotone_replica::receiver::Sync as SyncStage;
+use ecotone_replica::stream::{Item, Kind, Resume, ToCopyBody};
+use ecotone_replica::wire::{Message, Parcel, ShardReport};
+use parking_lot::{Condvar, Mutex, RwLock};
+use tracing::{error, info, warn};
+
+use crate::clock::{now_us, wall_ms};
+use crate::error::{Error, Result};
+use crate::fetcher::Fetcher;
+use crate::gate::{CommitGate, Copied};
+use crate::host::{Host, Opening};
+use crate::leases::Leases;
+use crate::links::Links;
+use crate::published::{Published, Publisher};
+
+/// Between two looks at a machine to which nothing happens.
+const IDLE_TICK: Duration = Duration::from_millis(100);
+/// The same while something is under way.
+const BUSY_TICK: Duration = Duration::from_millis(20);
+/// A replica with durability `everysec` syncs so often.
+const SYNC_EVERY_US: u64 = 1_000_000;
+/// What waits in an inbox; beyond it messages are lost, and come again.
+const MAX_INBOX: usize = 4_096;
+/// What copies say to a primary that does not know yet that it is one.
+const MAX_EARLY: usize = 64;
+/// A copy whose files could not be put in place tries again so much later.
+const BROKEN_RETRY_US: u64 = 1_000_000;
+/// A primary whose thread does nothing for so long serves nobody.
+const MAX_SILENT_US: u64 = 3_000_000;
+/// How long a question from another thread waits for this one.
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How long after a seed that has failed another one is asked for.
+const SEED_RETRY_US: u64 = 200_000;
+/// A copy that is to get files, and does not learn from whom for so long, asks anew.
+const MAX_SEED_WAIT_US: u64 = 3_000_000;
+/// How long a copy that ends waits until its store is closed.
+const MAX_STOP_TIME: Duration = Duration::from_secs(30);
+/// How long after a fetch or a seed has failed it is tried again.
+const RETRY_DELAY_US: u64 = 500_000;
+
+/// What a shard's thread is asked.
+pub(crate) enum Input {
+    /// The map has this.
+    Map(Box<Shard>),
+    /// The federation's settings are these.
+    Configure(Box<CopySettings>, Level),
+    /// Another server says this.
+    Message(MemberId, Message, Vec<Vec<u8>>),
+    /// The store is open, or could not be opened.
+    Opened(Box<Directory>, Result<()>),
+    /// The store is closed, or could not be.
+    Closed(Result<()>),
+    SyncEnded(Result<Option<SyncDone>>),
+    Fetched(Want, Result<bool>),
+    Seeded {
+        session: u64,
+        built: Result<Box<Built>>,
+    },
+    /// A question for the files, while this is a replica.
+    OfferAsked(mpsc::SyncSender<Result<Offer>>),
+    FileAsked(FileName, mpsc::SyncSender<Result<Option<std::fs::File>>>),
+    /// By people, or for the leader.
+    Stop,
+}
+
+/// The inbox of a thread.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    inputs: Mutex<VecDeque<Input>>,
+    changed: Condvar,
+    is_called: AtomicBool,
+    is_waiting: AtomicBool,
+}
+
+impl Inbox {
+    /// Something to do. Messages of others are lost when there is too much already.
+    pub(crate) fn put(&self, input: Input) {
+        let mut inputs = self.inputs.lock();
+        if inputs.len() >= MAX_INBOX && matches!(input, Input::Message(..)) {
+            return;
+        }
+        inputs.push_back(input);
+        self.changed.notify_one();
+    }
+
+    /// The machine has something to say.
+    fn call(&self) {
+        self.is_called.store(true, Ordering::SeqCst);
+        if self.is_waiting.load(Ordering::SeqCst) {
+            let _inputs = self.inputs.lock();
+            self.changed.notify_one();
+        }
+    }
+
+    /// What has come, after `longest` at the latest.
+    fn take(&self, longest: Duration) -> VecDeque<Input> {
+        let until = Instant::now() + longest;
+        let mut inputs = self.inputs.lock();
+        self.is_waiting.store(true, Ordering::SeqCst);
+        while inputs.is_empty() && !self.is_called.load(Ordering::SeqCst) {
+            if self.changed.wait_until(&mut inputs, until).timed_out() {
+                break;
+            }
+        }
+        self.is_waiting.store(false, Ordering::SeqCst);
+        self.is_called.store(false, Ordering::SeqCst);
+        std::mem::take(&mut *inputs)
+    }
+}
+
+struct Machine {
+    copy: ShardCopy,
+    /// Not done yet.
+    commands: Vec<Command>,
+}
+
+/// What a shard's thread shares with others.
+pub(crate) struct Shared {
+    pub(crate) shard: ShardId,
+    machine: Mutex<Machine>,
+    pub(crate) inbox: Inbox,
+    pub(crate) publisher: Publisher,
+    source: RwLock<Option<Arc<Source>>>,
+    leases: Arc<Leases>,
+    level: Mutex<Level>,
+    facts: Mutex<Facts>,
+    state: Mutex<State>,
+    /// Who has copies, by the map.
+    copies: Mutex<BTreeSet<MemberId>>,
+    progress: Mutex<Option<(u64, u64)>>,
+    is_over: AtomicBool,
+    bytes_applied: AtomicU64,
+    bytes_sent: AtomicU64,
+}
+
+/// What a shard's thread says of itself, after each look.
+#[derive(Debug, Clone, Default)]
+struct State {
+    epoch: Epoch,
+    /// As primary: its store is open, or is being opened.
+    serves: bool,
+    is_store_open: bool,
+    /// Its files could not be put in place: it says and promises nothing.
+    is_broken: bool,
+    ticked_us: u64,
+    trouble: Option<String>,
+}
+
+/// What people and the leader are shown of a copy.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// The epoch that the map names.
+    pub epoch: Epoch,
+    /// Whether this copy is the primary, and its store open.
+    pub is_serving: bool,
+    /// How far it is.
+    pub position: Position,
+    /// Whether it holds all that it acknowledged.
+    pub is_whole: bool,
+    /// How far behind its primary a replica is; none until that is known.
+    pub staleness: Option<ecotone_replica::receiver::Staleness>,
+    /// Of the primary: what each other copy lacks, where that is known.
+    pub lag_bytes: BTreeMap<MemberId, Option<u64>>,
+    /// How much of a seed is there, of how much.
+    pub seeding: Option<(u64, u64)>,
+    /// What is wrong, for people.
+    pub trouble: Option<String>,
+    /// Bytes of the stream that were applied.
+    pub bytes_applied: u64,
+    /// Bytes of the stream that were sent, to all copies together.
+    pub bytes_sent: u64,
+}
+
+impl Sink for Shared {
+    fn append(&self, kind: Kind, bytes: u64, checksum: u32) -> Option<Position> {
+        let mut machine = self.machine.lock();
+        let Machine { copy, commands } = &mut *machine;
+        let position = copy.append(kind, bytes, checksum, commands);
+        self.publisher.wrote(position);
+        drop(machine);
+        self.inbox.call();
+        position
+    }
+
+    fn mark(&self) -> (Mark, u64) {
+        let machine = self.machine.lock();
+        let receiver = machine.copy.receiver();
+        (receiver.applied(), receiver.clock_limit_ms())
+    }
+}
+
+impl Copied for Shared {
+    fn shard(&self) -> ShardId {
+        self.shard
+    }
+
+    fn publisher(&self) -> &Publisher {
+        &self.publisher
+    }
+
+    fn level(&self) -> Level {
+        *self.level.lock()
+    }
+
+    fn copies_with(&self, position: Position, durability: Durability) -> usize {
+        let machine = self.machine.lock();
+        let primary = machine.copy.primary().filter(|primary| primary.epoch() == position.epoch);
+        primary.map_or(0, |primary| primary.sender().count(position, durability))
+    }
+}
+
+impl Shared {
+    /// Whether it is not driven any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// What it says to the leader. It waits for no disk; but a copy whose thread does nothing for
+    /// [`MAX_SILENT_US`] serves nobody.
+    pub(crate) fn report(&self, me: MemberId) -> ShardReport {
+        let now_us = now_us();
+        let state = self.state.lock().clone();
+        let machine = self.machine.lock();
+        let copy = &machine.copy;
+        let serving = match copy.serving(&self.leases.held.lock(), now_us) {
+            Serving::Primary { .. } if !state.serves || now_us > state.ticked_us + MAX_SILENT_US => Serving::Replica,
+            serving => serving,
+        };
+        let staleness = if copy.primary().is_none() { copy.staleness(now_us) } else { None };
+        let report = ShardReport {
+            shard: self.shard,
+            epoch: state.epoch,
+            serving,
+            position: copy.receiver().applied().position,
+            is_whole: copy.standing().is_whole && !state.is_broken,
+            lag_bytes: staleness.map_or(0, |staleness| staleness.bytes),
+            seeding: *self.progress.lock(),
+        };
+        let others = self.copies.lock().iter().copied().filter(|member| *member != me).collect::<Vec<_>>();
+        let lag = |member: MemberId| copy.primary().and_then(|primary| primary.sender().lag_bytes(member));
+        *self.facts.lock() = Facts {
+            epoch: report.epoch,
+            is_serving: matches!(serving, Serving::Primary { .. }) && state.is_store_open,
+            position: report.position,
+            is_whole: report.is_whole,
+            staleness,
+            lag_bytes: if copy.primary().is_some() {
+                others.into_iter().map(|member| (member, lag(member))).collect()
+            } else {
+                BTreeMap::new()
+            },
+            seeding: report.seeding,
+            trouble: state.trouble,
+            ..Facts::default()
+        };
+        report
+    }
+
+    /// Whether this copy may promise not to be sealed.
+    pub(crate) fn may_promise(&self, epoch: Epoch) -> bool {
+        !self.state.lock().is_broken && self.machine.lock().copy.may_promise(epoch)
+    }
+
+    /// The epoch that it is the primary of.
+    pub(crate) fn primary_epoch(&self) -> Option<Epoch> {
+        self.machine.lock().copy.primary().map(|primary| primary.epoch())
+    }
+
+    pub(crate) fn facts(&self) -> Facts {
+        let mut facts = self.facts.lock().clone();
+        facts.bytes_applied = self.bytes_applied.load(Ordering::Relaxed);
+        facts.bytes_sent = self.bytes_sent.load(Ordering::Relaxed);
+        facts
+    }
+
+    /// A finished file of this copy, if it is there.
+    pub(crate) fn open_finished(&self, file: FileName) -> Result<Option<std::fs::File>> {
+        if let Some(source) = self.source.read().clone() {
+            return Ok(source.open_finished(file)?);
+        }
+        self.ask(|answer| Input::FileAsked(file, answer))
+    }
+
+    /// All files of this copy at one mark.
+    pub(crate) fn offer(&self) -> Result<Offer> {
+        if let Some(source) = self.source.read().clone() {
+            return Ok(source.offer()?);
+        }
+        self.ask(Input::OfferAsked)
+    }
+
+    fn ask<T>(&self, input: impl FnOnce(mpsc::SyncSender<Result<T>>) -> Input) -> Result<T> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.inbox.put(input(answer));
+        answered.recv_timeout(MAX_ANSWER_TIME).unwrap_or_else(|_| Err(busy()))
+    }
+}
+
+/// What all copies of a server have.
+pub(crate) struct Around {
+    pub(crate) me: MemberId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) boot: BootId,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) links: Links,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) fetcher: Fetcher,
+    /// Has an entry decided, some time.
+    pub(crate) propose: Arc<dyn Fn(ecotone_control::entry::Entry) + Send + std::marker::Sync>,
+    /// The leader of the control plane, if it is known.
+    pub(crate) leader: Arc<dyn Fn() -> Option<MemberId> + Send + std::marker::Sync>,
+    /// What the leader is to know, where this server is that itself.
+    pub(crate) to_own_leader: Arc<dyn Fn(MemberId, Message) + Send + std::marker::Sync>,
+}
+
+/// A copy that is driven. Stops when dropped: the store is closed.
+pub(crate) struct Driven {
+    pub(crate) shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Whose files the thread may touch.
+enum Files {
+    /// Its own.
+    Replica(Box<Directory>),
+    /// The store's, or of a helper that opens or closes it.
+    Elsewhere,
+}
+
+struct Thread {
+    shared: Arc<Shared>,
+    around: Arc<Around>,
+    settings: CopySettings,
+    path: PathBuf,
+    files: Files,
+    /// Its files could not be put in place; tried again.
+    is_broken: bool,
+    broken_us: u64,
+    is_store_open: bool,
+    is_opening: bool,
+    is_closing: bool,
+    /// `Opened` came while the store was being closed.
+    is_to_open: bool,
+    /// `Closed` came while the store was being opened.
+    is_to_close: bool,
+    /// What the map says.
+    map: Option<Box<Shard>>,
+    /// Said to the primary of an epoch that the map here does not have yet.
+    early: Vec<(MemberId, Message)>,
+    /// Bytes of items that the machine has taken, or not yet.
+    bytes: BTreeMap<Position, Vec<u8>>,
+    synced_us: u64,
+    /// A fetch is under way.
+    is_fetching: bool,
+    fetch_again_us: u64,
+    /// The session for which nobody has said yet where the files are, and since when.
+    awaits_seed: Option<(u64, u64)>,
+    /// The session whose seed is being fetched; 0: a repair.
+    seeding: Option<u64>,
+    /// While the store is open.
+    resting: Option<Box<Directory>>,
+    /// Came while the store was still open.
+    seeded: Option<(u64, Box<Built>)>,
+    /// Who asked for a repair, and its epoch.
+    repairing: Option<(MemberId, Epoch)>,
+    trouble: Option<String>,
+    first_kept: u64,
+    is_syncing: bool,
+    next_sync: Option<SyncStage>,
+    /// It is the trouble that people are shown.
+    is_sync_failing: bool,
+}
+
+impl Driven {
+    /// Begins with what lies in the copy's directory. Without a record of it, what is there is whole
+    /// only if no other copy was ever counted: the store that was served here until now, or the first of
+    /// a shard that was just dealt.
+    ///
+    /// # Errors
+    /// What is wrong with its files; no thread.
+    pub(crate) fn start(
+        shard: ShardId,
+        state: &Shard,
+        settings: CopySettings,
+        level: Level,
+        around: Arc<Around>,
+    ) -> Result<Driven> {
+        let path = around.host.directory(shard);
+        let (mut directory, found) = Directory::open(&path, around.boot)?;
+        let mut found = Found { standing: found.standing, at: found.at, clock_limit_ms: found.clock_limit_ms };
+        let is_only = state.in_sync.len() == 1 && state.in_sync.contains(&around.me);
+        let is_first = state.epoch.0 <= 1 && state.set_version <= 1;
+        if found.standing.is_none() && is_only && (is_first || path.join("CURRENT").exists()) {
+            let standing = ecotone_replica::standing::Standing::founded();
+            directory.persist(&standing)?;
+            found.standing = Some(standing);
+        }
+        let mut commands = Vec::new();
+        let id = (around.me, shard);
+        let copy = ShardCopy::start(id, around.incarnation, found, settings, now_us(), None, &mut commands);
+        let shared = Arc::new(Shared {
+            shard,
+            machine: Mutex::new(Machine { copy, commands }),
+            inbox: Inbox::default(),
+            publisher: Publisher::default(),
+            source: RwLock::new(None),
+            leases: around.leases.clone(),
+            level: Mutex::new(level),
+            facts: Mutex::default(),
+            state: Mutex::default(),
+            copies: Mutex::default(),
+            progress: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            bytes_applied: AtomicU64::new(0),
+            bytes_sent: AtomicU64::new(0),
+        });
+        let thread = Thread {
+            shared: shared.clone(),
+            around,
+            settings,
+            path,
+            files: Files::Replica(Box::new(directory)),
+            is_broken: false,
+            broken_us: 0,
+            is_store_open: false,
+            is_opening: false,
+            is_closing: false,
+            is_to_open: false,
+            is_to_close: false,
+            map: None,
+            early: Vec::new(),
+            bytes: BTreeMap::new(),
+            synced_us: 0,
+            is_fetching: false,
+            fetch_again_us: 0,
+            awaits_seed: None,
+            seeding: None,
+            resting: None,
+            seeded: None,
+            repairing: None,
+            trouble: None,
+            first_kept: 0,
+            is_syncing: false,
+            next_sync: None,
+            is_sync_failing: false,
+        };
+        let thread = std::thread::Builder::new()
+            .name("ecotone-copy".into())
+            .spawn(move || thread.run())
+            .map_err(|source| Error::Thread { what: "a copy of a shard", source })?;
+        Ok(Driven { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.shared.inbox.put(Input::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            error!(shard = self.shared.shard.0, "the thread of a copy has panicked");
+        }
+    }
+}
+
+impl Thread {
+    fn run(mut self) {
+        loop {
+            let longest = if self.is_busy() { BUSY_TICK } else { IDLE_TICK };
+            let inputs = self.shared.inbox.take(longest);
+            let mut stops = false;
+            for input in inputs {
+                stops |= matches!(input, Input::Stop);
+                self.take(input);
+            }
+            self.tick();
+            self.do_commands();
+            if stops {
+                self.stop();
+                return;
+            }
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.is_fetching || self.seeding.is_some() || self.is_opening || self.is_closing
+    }
+
+    /// Steps the machine, without its lock afterwards.
+    fn step<T>(&self, step: impl FnOnce(&mut ShardCopy, &mut Vec<Command>) -> T) -> T {
+        let mut machine = self.shared.machine.lock();
+        let Machine { copy, commands } = &mut *machine;
+        step(copy, commands)
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Map(state) => {
+                self.step(|copy, out| copy.map(&state, now_us(), out));
+                self.shared.copies.lock().clone_from(&state.copies);
+                self.map = Some(state);
+                for (from, message) in std::mem::take(&mut self.early) {
+                    self.message(from, message, Vec::new());
+                }
+            }
+            Input::Configure(settings, level) => {
+                self.settings.primary.levels.copies = settings.primary.levels.copies;
+                self.settings.primary.levels.min_in_sync = settings.primary.levels.min_in_sync;
+                self.settings.primary.limits = settings.primary.limits;
+                *self.shared.level.lock() = level;
+                self.step(|copy, _| copy.configure(settings.primary));
+            }
+            Input::Message(from, message, bytes) => self.message(from, message, bytes),
+            Input::Opened(directory, result) => self.opened(directory, result),
+            Input::Closed(result) => self.closed(result),
+            Input::SyncEnded(result) => self.sync_ended(result),
+            Input::Fetched(want, result) => self.fetched(&want, result),
+            Input::Seeded { session, built } => self.seeded(session, built),
+            Input::OfferAsked(answer) => {
+                let offer = match &self.files {
+                    Files::Replica(directory) if !directory.is_opening() => directory.offer().map_err(Error::from),
+                    _ => Err(busy()),
+                };
+                let _ = answer.send(offer);
+            }
+            Input::FileAsked(file, answer) => {
+                let opened = match &self.files {
+                    Files::Replica(directory) => directory.open_finished(file).map_err(Error::from),
+                    Files::Elsewhere => Err(busy()),
+                };
+                let _ = answer.send(opened);
+            }
+            Input::Stop => {}
+        }
+        self.do_commands();
+    }
+
+    fn message(&mut self, from: MemberId, message: Message, bytes: Vec<Vec<u8>>) {
+        if self.is_broken {
+            return;
+        }
+        match message {
+            Message::ToCopy(_, said) => {
+                if let ToCopyBody::Items { items, .. } = &said.body {
+                    if items.len() != bytes.len() {
+                        return;
+                    }
+                    let taken = self.step(|copy, _| copy.receiver().applied().position);
+                    for (item, bytes) in items.iter().zip(bytes) {
+                        if item.position > taken {
+                            self.bytes.insert(item.position, bytes);
+                        }
+                    }
+                }
+                self.step(|copy, out| copy.from_primary(from, said, now_us(), out));
+            }
+            // Its map is ahead of this server's: it is answered once this one knows as much.
+            Message::ToPrimary(_, ref said)
+                if self.map.as_ref().is_none_or(|map| map.epoch < said.epoch) && self.early.len() < MAX_EARLY =>
+            {
+                self.early.push((from, message));
+            }
+            Message::ToPrimary(_, said) => {
+                let leases = self.shared.leases.clone();
+                self.step(|copy, out| {
+                    if let Some(primary) = copy.primary_mut() {
+                        primary.said(from, &said, now_us(), out);
+                    }
+                    copy.tick(now_us(), wall_ms(), &leases.held.lock(), out);
+                });
+            }
+            Message::Seal(_, epoch) => self.seal(epoch),
+            Message::Verify(_, epoch) => {
+                let is_sound = match &self.files {
+                    Files::Replica(directory) => directory.verify().unwrap_or_else(|error| {
+                        warn!(shard = self.shared.shard.0, %error, "the log of this copy cannot be verified");
+                        false
+                    }),
+                    Files::Elsewhere => return,
+                };
+                self.answer(from, Message::Verified { shard: self.shared.shard, epoch, is_sound });
+            }
+            Message::Repair { epoch, from: others, .. } => self.repair(from, epoch, others),
+            Message::Seed { session, source, resume, .. } => self.begin_seed(session, source, resume),
+            Message::HandOver { epoch, to, .. } => self.hand_over(epoch, to),
+            Message::Excuse { epoch, members, .. } => self.step(|copy, _| {
+                if let Some(primary) = copy.primary_mut().filter(|primary| primary.epoch() == epoch) {
+                    members.into_iter().for_each(|member| primary.excuse(member));
+                }
+            }),
+            Message::Force { epoch, .. } => {
+                let is_now = self.map.as_ref().is_some_and(|map| map.epoch == epoch);
+                if is_now {
+                    warn!(shard = self.shared.shard.0, "this copy is made the primary by force: what it lacks is lost");
+                    self.step(|copy, out| copy.force(now_us(), out));
+                }
+            }
+            // For the leader, and for leases.
+            Message::Heartbeat(_)
+            | Message::Promise(_)
+            | Message::Report(_)
+            | Message::Sealed(_)
+            | Message::Verified { .. }
+            | Message::Repaired { .. } => {}
+        }
+    }
+
+    fn seal(&mut self, epoch: Epoch) {
+        let leases = self.shared.leases.clone();
+        {
+            // Before the machine: promises are given in that order, too.
+            let given = leases.given.lock();
+            let wait = given.must_wait_until(self.shared.shard, now_us());
+            self.step(|copy, out| copy.seal(epoch, wait, now_us(), out));
+        }
+        self.abandon_stale();
+    }
+
+    /// What an opening holds back was acknowledged to nobody: it is given up once no more of it comes.
+    fn abandon_stale(&mut self) {
+        let is_opening = matches!(&self.files, Files::Replica(directory) if directory.is_opening());
+        if is_opening && self.step(|copy, _| copy.awaits_directory()) {
+            self.abandon();
+        }
+    }
+
+    fn abandon(&mut self) {
+        if let Files::Replica(directory) = &mut self.files {
+            if let Err(error) = directory.abandon() {
+                self.trouble(format!("what was begun of another epoch cannot be removed: {error}"));
+            }
+            self.step(|copy, out| copy.abandoned(now_us(), out));
+        }
+    }
+
+    fn hand_over(&mut self, epoch: Epoch, to: Option<MemberId>) {
+        if self.shared.primary_epoch() == Some(epoch) {
+            self.step(|copy, _| {
+                if let Some(primary) = copy.primary_mut() {
+                    primary.hand_over(to, now_us());
+                }
+            });
+        }
+    }
+
+    fn tick(&mut self) {
+        let (now_us, leases) = (now_us(), self.shared.leases.clone());
+        if self.is_broken {
+            if now_us > self.broken_us + BROKEN_RETRY_US {
+                self.begin_anew(false);
+            }
+            self.shared.machine.lock().commands.clear();
+            self.shared.publisher.publish(Published::default());
+        }
+        if self.is_broken {
+            *self.shared.state.lock() =
+                State { is_broken: true, ticked_us: now_us, trouble: self.trouble.clone(), ..State::default() };
+            return;
+        }
+        if let Files::Replica(directory) = &mut self.files
+            && let Err(error) = directory.advance(now_us)
+        {
+            self.trouble = Some(error.to_string());
+        }
+        self.abandon_stale();
+        let is_synced_each = self.settings.primary.levels.durability == Durability::Synced;
+        let is_due = is_synced_each || now_us >= self.synced_us + SYNC_EVERY_US;
+        let reads_clock = self.shared.publisher.take_clock_read();
+        let can_sync = !self.is_syncing;
+        self.step(|copy, out| {
+            if reads_clock && let Some(primary) = copy.primary_mut() {
+                primary.clock_ms(wall_ms());
+            }
+            copy.tick(now_us, wall_ms(), &leases.held.lock(), out);
+            if is_due && can_sync {
+                copy.sync(out);
+            }
+            copy.rest(now_us, out);
+        });
+        if is_due {
+            self.synced_us = now_us;
+        }
+        if let Some((session, since_us)) = self.awaits_seed
+            && now_us > since_us + MAX_SEED_WAIT_US
+        {
+            // Nobody has said who has the files: it greets anew.
+            self.awaits_seed = None;
+            self.step(|copy, out| copy.seeded(session, None, now_us, out));
+        }
+        self.trim();
+        self.fetch(now_us);
+        *self.shared.state.lock() = State {
+            epoch: self.map.as_ref().map_or(Epoch(0), |map| map.epoch),
+            serves: self.is_store_open || self.is_opening,
+            is_store_open: self.is_store_open,
+            is_broken: self.is_broken,
+            ticked_us: now_us,
+            trouble: self.trouble.clone(),
+        };
+    }
+
+    /// Says what may be answered, unless something has to be recorded before that.
+    fn publish(&self) {
+        let machine = self.shared.machine.lock();
+        if machine.commands.iter().any(|command| matches!(command, Command::Persist(_))) {
+            return;
+        }
+        let held = self.shared.leases.held.lock();
+        let is_handing_over = machine.copy.primary().is_some_and(|primary| primary.is_handing_over());
+        self.shared.publisher.is_handing_over.store(is_handing_over, Ordering::Release);
+        let published = match machine.copy.primary().filter(|primary| !primary.is_closed()) {
+            Some(primary) => {
+                let levels = [Level::One, Level::Quorum, Level::All];
+                Published {
+                    epoch: primary.epoch(),
+                    lease_until_us: primary.lease_until_us(&held).unwrap_or_default(),
+                    committed: levels.map(|level| primary.commit().committed(level, self.around.me)),
+                    clock_limit_ms: primary.shown_limit_ms(),
+                }
+            }
+            None => Published::default(),
+        };
+        drop(held);
+        // Under the machine's lock, so that a later state is not overwritten by an earlier one.
+        self.shared.publisher.publish(published);
+    }
+
+    fn trim(&mut self) {
+        let first = self.step(|copy, _| copy.primary().map(|primary| primary.first_kept()));
+        if let Some(first) = first
+            && first != self.first_kept
+            && let Some(source) = self.shared.source.read().clone()
+        {
+            self.first_kept = first;
+            source.trim(first);
+        }
+    }
+
+    fn to_leader(&self, message: Message) {
+        if let Some(leader) = (self.around.leader)() {
+            self.answer(leader, message);
+        }
+    }
+
+    fn answer(&self, to: MemberId, message: Message) {
+        if to == self.around.me {
+            (self.around.to_own_leader)(self.around.me, message);
+        } else {
+            self.around.links.send(to, &message.into());
+        }
+    }
+
+    fn trouble(&mut self, what: String) {
+        if self.trouble.as_ref() != Some(&what) {
+            warn!(shard = self.shared.shard.0, "{what}");
+        }
+        self.trouble = Some(what);
+    }
+
+    // ---- Commands ----
+
+    fn do_commands(&mut self) {
+        loop {
+            let commands = std::mem::take(&mut self.shared.machine.lock().commands);
+            if commands.is_empty() {
+                self.publish();
+                return;
+            }
+            let mut commands: VecDeque<Command> = commands.into();
+            while let Some(command) = commands.pop_front() {
+                if let Command::Apply(first) = command {
+                    let mut items = vec![first];
+                    while let Some(Command::Apply(next)) = commands.front() {
+                        items.push(*next);
+                        commands.pop_front();
+                    }
+                    self.apply(items);
+                } else {
+                    self.carry_out(command);
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Persist(standing) => self.persist(&standing),
+            Command::ToPrimary(to, said) => self.answer_stream(to, Message::ToPrimary(self.shared.shard, said)),
+            Command::ToCopy(to, said) => {
+                let bytes = match &said.body {
+                    ToCopyBody::Items { items, .. } => match self.read(items) {
+                        Ok(bytes) => bytes,
+                        Err(error) => {
+                            // The copy finds that items are missing, and greets anew.
+                            self.trouble(format!("items of the stream cannot be read again: {error}"));
+                            return;
+                        }
+                    },
+                    _ => Vec::new(),
+                };
+                let sent: usize = bytes.iter().map(Vec::len).sum();
+                self.shared.bytes_sent.fetch_add(sent as u64, Ordering::Relaxed);
+                self.around.links.send(to, &Parcel { message: Message::ToCopy(self.shared.shard, said), bytes });
+            }
+            Command::Apply(_) => {}
+            Command::Sync(stage) => self.sync(stage),
+            Command::AwaitSeed { session, .. } => self.awaits_seed = Some((session, now_us())),
+            Command::Seed { copy, source, session, resume } => {
+                let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
+                let message = Message::Seed { shard: self.shared.shard, epoch, session, source, resume };
+                self.around.links.send(copy, &message.into());
+            }
+            Command::Propose(entry) => (self.around.propose)(entry),
+            Command::Sealed(report) => self.to_leader(Message::Sealed(report)),
+            Command::Opened => self.open(),
+            Command::Closed => self.close(),
+        }
+    }
+
+    fn answer_stream(&self, to: MemberId, message: Message) {
+        self.around.links.send(to, &message.into());
+    }
+
+    /// What is not recorded must not be said, so this is tried until it is done.
+    fn persist(&mut self, standing: &ecotone_replica::standing::Standing) {
+        loop {
+            let done = match &mut self.files {
+                Files::Replica(directory) => directory.persist(standing),
+                Files::Elsewhere => record::write_standing(&self.path, standing),
+            };
+            match done {
+                Ok(()) => return,
+                Err(error) => {
+                    self.trouble(format!("what this copy must remember cannot be recorded: {error}"));
+                    std::thread::sleep(Duration::from_micros(RETRY_DELAY_US));
+                }
+            }
+        }
+    }
+
+    fn read(&self, items: &[Item]) -> Result<Vec<Vec<u8>>> {
+        let Some(source) = self.shared.source.read().clone() else {
+            return items.iter().map(|item| if item.bytes == 0 { Ok(Vec::new()) } else { Err(busy()) }).collect();
+        };
+        items.iter().map(|item| if item.bytes == 0 { Ok(Vec::new()) } else { Ok(source.read(item)?) }).collect()
+    }
+
+    fn apply(&mut self, items: Vec<Item>) {
+        let Files::Replica(directory) = &mut self.files else {
+            // The primary's own.
+            return;
+        };
+        let last = items.last().map(|item| item.position);
+        let with_bytes: Vec<(Item, Vec<u8>)> = items
+            .into_iter()
+            .map(|item| {
+                let bytes = self.bytes.remove(&item.position).unwrap_or_default();
+                (item, bytes)
+            })
+            .collect();
+        let bytes: u64 = with_bytes.iter().map(|(item, _)| item.bytes).sum();
+        let result = directory.apply(&with_bytes);
+        // What is older is of no use.
+        if let Some(last) = last {
+            self.bytes.retain(|position, _| *position > last);
+        }
+        match result {
+            Ok(position) => {
+                self.shared.bytes_applied.fetch_add(bytes, Ordering::Relaxed);
+                self.step(|copy, out| copy.applied(position, now_us(), out));
+            }
+            Err(error) => {
+                use ecotone_mirror::error::Error as Files;
+                let is_final =
+                    matches!(error, Files::Malformed { .. } | Files::Mismatch { .. } | Files::TooMuch { .. });
+                self.trouble(format!("what the primary sends cannot be applied: {error}"));
+                self.step(|copy, out| {
+                    copy.abandoned(now_us(), out);
+                    if is_final {
+                        copy.must_rebuild(now_us(), out);
+                    }
+                });
+                self.bytes.clear();
+            }
+        }
+    }
+
+    // ---- Syncs ----
+
+    fn sync(&mut self, stage: SyncStage) {
+        if std::mem::replace(&mut self.is_syncing, true) {
+            // Of one that the machine has forgotten. Its end is not this one's.
+            self.next_sync = Some(stage);
+            return;
+        }
+        let inbox = self.shared.clone();
+        let work: Box<dyn FnOnce() -> Result<Option<SyncDone>> + Send> = match &mut self.files {
+            Files::Replica(directory) => {
+                let job = directory.begin_sync(stage);
+                Box::new(move || Ok(Some(job.run()?)))
+            }
+            Files::Elsewhere if self.is_store_open => {
+                let (host, shard) = (self.around.host.clone(), self.shared.shard);
+                let (mark, clock_limit_ms) = self.shared.mark();
+                let (path, boot) = (self.path.clone(), self.around.boot);
+                Box::new(move || {
+                    host.sync(shard).map_err(Error::Host)?;
+                    Directory::synced_open(&path, boot, mark, clock_limit_ms)?;
+                    Ok(None)
+                })
+            }
+            Files::Elsewhere => {
+                let path = self.path.clone();
+                Box::new(move || Ok(ecotone_mirror::whole::sync(&path).map(|()| None)?))
+            }
+        };
+        self.helper("ecotone-copy-sync", move || inbox.inbox.put(Input::SyncEnded(work())));
+    }
+
+    fn sync_ended(&mut self, result: Result<Option<SyncDone>>) {
+        self.is_syncing = false;
+        let recorded = result.and_then(|done| match (&mut self.files, done) {
+            (Files::Replica(directory), Some(done)) => Ok(directory.synced(done)?),
+            _ => Ok(()),
+        });
+        if let Some(stage) = self.next_sync.take() {
+            return self.sync(stage);
+        }
+        match recorded {
+            Ok(()) => {
+                self.step(|copy, out| copy.sync_ended(now_us(), out));
+                if self.is_sync_failing {
+                    (self.is_sync_failing, self.trouble) = (false, None);
+                }
+            }
+            Err(error) => {
+                self.is_sync_failing = true;
+                self.trouble(format!("a sync of this copy has failed: {error}"));
+                self.step(|copy, _| copy.sync_failed());
+                // What the files hold is not known any more.
+                if matches!(&self.files, Files::Replica(directory) if directory.has_failed()) {
+                    self.begin_anew(false);
+                }
+            }
+        }
+    }
+
+    fn helper(&self, name: &str, work: impl FnOnce() + Send + 'static) {
+        if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(work) {
+            error!(shard = self.shared.shard.0, %error, "the system gives no thread for a copy");
+        }
+    }
+
+    // ---- The store ----
+
+    fn open(&mut self) {
+        let Files::Replica(mut directory) = std::mem::replace(&mut self.files, Files::Elsewhere) else {
+            // It is still being closed.
+            self.is_to_open = true;
+            return;
+        };
+        self.is_opening = true;
+        let epoch = self.shared.primary_epoch().unwrap_or_default();
+        self.shared.publisher.begin();
+        self.first_kept = 0;
+        self.trouble = None;
+        let slots = self.map.as_ref().map(|map| map.slots.clone()).unwrap_or_default();
+        let (shared, host, path) = (self.shared.clone(), self.around.host.clone(), self.path.clone());
+        info!(shard = shared.shard.0, epoch = epoch.0, "this server becomes the primary");
+        self.helper("ecotone-copy-open", move || {
+            let opened = open(&shared, &*host, &path, &mut directory, epoch, slots);
+            shared.inbox.put(Input::Opened(directory, opened));
+        });
+    }
+
+    fn opened(&mut self, directory: Box<Directory>, result: Result<()>) {
+        self.resting = Some(directory);
+        self.is_opening = false;
+        match result {
+            Ok(()) => {
+                self.is_store_open = true;
+                info!(shard = self.shared.shard.0, "the store is open, and takes writes");
+            }
+            Err(error) => self.trouble(format!("the store cannot be opened: {error}")),
+        }
+        if std::mem::take(&mut self.is_to_close) {
+            self.begin_close();
+        }
+    }
+
+    fn close(&mut self) {
+        // From now on nothing is answerable.
+        self.publish();
+        info!(shard = self.shared.shard.0, "this server is the primary no more");
+        self.is_to_open = false;
+        if self.is_opening {
+            self.is_to_close = true;
+        } else {
+            self.begin_close();
+        }
+    }
+
+    fn begin_close(&mut self) {
+        if std::mem::replace(&mut self.is_closing, true) {
+            return;
+        }
+        let (shared, host) = (self.shared.clone(), self.around.host.clone());
+        self.helper("ecotone-copy-close", move || {
+            let closed = host.close(shared.shard).map_err(Error::Host);
+            shared.inbox.put(Input::Closed(closed));
+        });
+    }
+
+    fn closed(&mut self, result: Result<()>) {
+        self.is_closing = false;
+        if let Err(error) = result {
+            self.trouble(format!("the store cannot be closed; it is tried again: {error}"));
+            std::thread::sleep(Duration::from_micros(RETRY_DELAY_US));
+            self.begin_close();
+            return;
+        }
+        self.is_store_open = false;
+        *self.shared.source.write() = None;
+        let (mark, clock_limit_ms) = self.shared.mark();
+        if let Some(mut directory) = self.resting.take() {
+            if let Err(error) = directory.closed(mark, clock_limit_ms) {
+                self.trouble(format!("where this copy was cannot be recorded: {error}"));
+            } else {
+                self.trouble = None;
+            }
+            self.files = Files::Replica(directory);
+        }
+        if let Some((session, built)) = self.seeded.take() {
+            self.seeded(session, Ok(built));
+        }
+        if std::mem::take(&mut self.is_to_open) {
+            self.open();
+        }
+    }
+
+    // ---- Files from others ----
+
+    fn fetch(&mut self, now_us: u64) {
+        let Files::Replica(directory) = &self.files else { return };
+        let primary = self.map.as_ref().and_then(|map| map.primary).filter(|primary| *primary != self.around.me);
+        let Some(primary) = primary else { return };
+        if self.is_fetching || now_us < self.fetch_again_us {
+            return;
+        }
+        let Some(want) = directory.wants(now_us).into_iter().next() else { return };
+        self.is_fetching = true;
+        let path = directory.temporary(&want);
+        let (shared, around) = (self.shared.clone(), self.around.clone());
+        self.helper("ecotone-copy-fetch", move || {
+            let fetched = around.fetcher.file(primary, shared.shard, &want, &path).and_then(|is_there| {
+                if is_there {
+                    check_fetched(&path, &want)?;
+                }
+                Ok(is_there)
+            });
+            shared.inbox.put(Input::Fetched(want, fetched));
+        });
+    }
+
+    /// `Ok(false)`: it is not there any more; its deletion is on its way.
+    fn fetched(&mut self, want: &Want, result: Result<bool>) {
+        self.is_fetching = false;
+        match (result, &mut self.files) {
+            (Ok(true), Files::Replica(directory)) => match directory.fetched(want) {
+                Ok(position) => self.step(|copy, out| copy.applied(position, now_us(), out)),
+                Err(error) => {
+                    self.fetch_again_us = now_us() + RETRY_DELAY_US;
+                    self.trouble(format!("a file from the primary is not taken: {error}"));
+                }
+            },
+            // An opening cannot go on without it, and its deletion is behind: other files are asked for.
+            (Ok(_), Files::Replica(directory)) if directory.is_opening() => {
+                self.abandon();
+                self.step(|copy, out| copy.must_rebuild(now_us(), out));
+            }
+            (Ok(_), _) => self.fetch_again_us = now_us() + RETRY_DELAY_US,
+            (Err(error), _) => {
+                self.fetch_again_us = now_us() + RETRY_DELAY_US;
+                tracing::debug!(shard = self.shared.shard.0, %error, "a file cannot be fetched yet");
+            }
+        }
+    }
+
+    fn begin_seed(&mut self, session: u64, source: MemberId, resume: Resume) {
+        if self.seeding.is_some() || resume == Resume::Stream {
+            return;
+        }
+        self.awaits_seed = None;
+        info!(shard = self.shared.shard.0, from = source.0, "the files of this copy are fetched");
+        self.build(session, source);
+    }
+
+    fn build(&mut self, session: u64, source: MemberId) {
+        self.seeding = Some(session);
+        *self.shared.progress.lock() = Some((0, 0));
+        let (shared, around, path) = (self.shared.clone(), self.around.clone(), self.path.clone());
+        self.helper("ecotone-copy-seed", move || {
+            let built = build(&shared, &around, &path, session, source);
+            shared.inbox.put(Input::Seeded { session, built: built.map(Box::new) });
+        });
+    }
+
+    fn seeded(&mut self, session: u64, built: Result<Box<Built>>) {
+        if self.seeding != Some(session) && self.seeded.is_none() && built.is_err() {
+            return;
+        }
+        self.seeding = None;
+        *self.shared.progress.lock() = None;
+        if session == 0 {
+            return self.repaired(built);
+        }
+        let built = match built {
+            Ok(built) => built,
+            Err(error) => {
+                self.trouble(format!("the files of this copy cannot be fetched; it is tried again: {error}"));
+                // Then it greets anew, and whoever it asked may have them by then.
+                self.awaits_seed = Some((session, now_us().saturating_sub(MAX_SEED_WAIT_US - SEED_RETRY_US)));
+                return;
+            }
+        };
+        if matches!(self.files, Files::Elsewhere) {
+            // The store that was open here is still being closed.
+            self.seeded = Some((session, built));
+            return;
+        }
+        let at = (built.mark(), built.clock_limit_ms());
+        if self.step(|copy, out| copy.seeded(session, Some(at), now_us(), out)) {
+            self.switch(*built);
+        }
+    }
+
+    /// Another directory takes the place of the old one, before any command is done.
+    fn switch(&mut self, built: Built) {
+        let Files::Replica(directory) = std::mem::replace(&mut self.files, Files::Elsewhere) else { return };
+        let standing = self.step(|copy, _| copy.standing().clone());
+        match directory.switch(built, &standing) {
+            Ok(directory) => {
+                self.files = Files::Replica(Box::new(directory));
+                self.bytes.clear();
+                self.trouble = None;
+                info!(shard = self.shared.shard.0, "the files of this copy are there");
+            }
+            Err(error) => {
+                // What is in memory is not what is on disk any more.
+                self.trouble(format!("the files of this copy could not be put in place: {error}"));
+                self.begin_anew(false);
+            }
+        }
+    }
+
+    /// As a process that starts: with what the directory holds. It is whole only if that is known.
+    fn begin_anew(&mut self, is_whole: bool) {
+        self.files = Files::Elsewhere;
+        self.is_broken = true;
+        self.broken_us = now_us();
+        self.bytes.clear();
+        self.early.clear();
+        let opened = Directory::open(&self.path, self.around.boot).and_then(|(mut directory, found)| {
+            let mut standing = found.standing.clone().unwrap_or_default();
+            standing.is_whole &= is_whole;
+            directory.persist(&standing)?;
+            Ok((directory, Found { standing: Some(standing), at: found.at, clock_limit_ms: found.clock_limit_ms }))
+        });
+        match opened {
+            Ok((directory, found)) => {
+                let id = (self.around.me, self.shared.shard);
+                let mut machine = self.shared.machine.lock();
+                let mut commands = Vec::new();
+                machine.copy =
+                    ShardCopy::start(id, self.around.incarnation, found, self.settings, now_us(), None, &mut commands);
+                if let Some(map) = &self.map {
+                    machine.copy.map(map, now_us(), &mut commands);
+                }
+                machine.commands = commands;
+                drop(machine);
+                self.files = Files::Replica(Box::new(directory));
+                (self.is_broken, self.next_sync) = (false, None);
+                *self.shared.progress.lock() = None;
+                warn!(shard = self.shared.shard.0, "this copy begins anew with what its files hold");
+            }
+            Err(error) => self.trouble(format!("the files of this copy cannot be read; it is tried again: {error}")),
+        }
+    }
+
+    fn repair(&mut self, asked_by: MemberId, epoch: Epoch, others: Vec<MemberId>) {
+        if self.seeding.is_some() || self.repairing.is_some() {
+            return;
+        }
+        let Some(source) = others.into_iter().next() else {
+            let shard = self.shared.shard;
+            return self.answer(asked_by, Message::Repaired { shard, epoch, is_whole: false });
+        };
+        warn!(
+            shard = self.shared.shard.0,
+            from = source.0,
+            "the log of this copy is damaged, and repaired from another"
+        );
+        self.repairing = Some((asked_by, epoch));
+        self.build(0, source);
+    }
+
+    fn repaired(&mut self, built: Result<Box<Built>>) {
+        let Some((asked_by, epoch)) = self.repairing.take() else { return };
+        let here = self.step(|copy, _| copy.receiver().applied());
+        let is_whole = match built {
+            // It holds what this copy holds, so it may take its place.
+            Ok(built) if built.mark() == here => {
+                self.switch(*built);
+                matches!(self.files, Files::Replica(_))
+            }
+            _ => false,
+        };
+        self.answer(asked_by, Message::Repaired { shard: self.shared.shard, epoch, is_whole });
+    }
+
+    // ---- The end ----
+
+    fn stop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Release);
+        let deadline = Instant::now() + MAX_STOP_TIME;
+        self.step(|copy, out| copy.stop(out));
+        self.do_commands();
+        let is_open = |thread: &Self| thread.is_store_open || thread.is_opening || thread.is_closing;
+        while (is_open(self) || self.is_syncing) && Instant::now() < deadline {
+            for input in self.shared.inbox.take(BUSY_TICK) {
+                if matches!(input, Input::Opened(..) | Input::Closed(_) | Input::SyncEnded(_)) {
+                    self.take(input);
+                }
+            }
+        }
+        if is_open(self) || self.is_broken || self.is_syncing {
+            return;
+        }
+        // All that is here is durable, so another boot of the machine holds it as well.
+        let synced = self.sync_at_end();
+        match synced {
+            Ok(()) => {
+                self.step(|copy, out| copy.stopped_synced(out));
+                let standing = self.step(|copy, _| copy.standing().clone());
+                self.shared.machine.lock().commands.clear();
+                if let Err(error) = record::write_standing(&self.path, &standing) {
+                    warn!(shard = self.shared.shard.0, %error, "it cannot be recorded that this copy is synced");
+                }
+            }
+            Err(error) => warn!(shard = self.shared.shard.0, %error, "this copy is not synced at its end"),
+        }
+    }
+
+    fn sync_at_end(&mut self) -> Result<()> {
+        let Files::Replica(directory) = &mut self.files else { return Err(busy()) };
+        for stage in [SyncStage::Segments, SyncStage::Wal] {
+            let done = directory.begin_sync(stage).run()?;
+            directory.synced(done)?;
+        }
+        Ok(ecotone_mirror::whole::sync(&self.path)?)
+    }
+}
+
+fn busy() -> Error {
+    Error::Busy("the copy is being opened, closed or built".into())
+}
+
+/// Opens the store of a copy that has become the primary.
+fn open(
+    shared: &Arc<Shared>,
+    host: &dyn Host,
+    path: &std::path::Path,
+    directory: &mut Directory,
+    epoch: Epoch,
+    slots: Vec<ecotone_control::map::SlotRange>,
+) -> Result<()> {
+    let (mark, clock_limit_ms) = shared.mark();
+    let least_segment = directory.prepare_opening(mark, clock_limit_ms)?;
+    let source = Source::new(path, shared.clone())?;
+    *shared.source.write() = Some(source.clone());
+    source.take_stock()?;
+    let gate = CommitGate::new(shared.clone(), epoch);
+    host.open(Opening { shard: shared.shard, slots, tap: source, least_segment, gate }).map_err(Error::Host)
+}
+
+/// Builds another directory from the files of `source`.
+fn build(shared: &Shared, around: &Around, path: &std::path::Path, session: u64, source: MemberId) -> Result<Built> {
+    let listing: Listing = around.fetcher.offer(source, shared.shard, session)?;
+    let mut building = Building::begin(path, listing)?;
+    while let Some((file, offset, len)) = building.next() {
+        around.fetcher.range(source, shared.shard, (session, file), (offset, len), &mut |at, bytes| {
+            if shared.is_over() {
+                return Err(Error::Stopped);
+            }
+            building.write(file, at, bytes)?;
+            *shared.progress.lock() = Some(building.progress());
+            Ok(())
+        })?;
+    }
+    Ok(building.finish()?)
+}
