@@ -7,10 +7,17 @@
 //!
 //! Invariant: it never stands still either. A system's clock that was ahead by mistake has moved
 //! this one for good ([`Clock::ahead_of_system`] tells by how much), but keys go on to expire after
-//! the time they were given.
+//! the time they were given. But where shards have copies it stands still at the least limit that
+//! their [gates](CommitGate::clock_limit_ms) give: what is gone here is to be gone at whoever is
+//! the primary next.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::RwLock;
+
+use crate::gate::CommitGate;
 
 /// Time between two notes of the latest time: a key that a client has found gone for longer than
 /// that, and a second or so, does not come back when the clock is set back and the process was
@@ -23,6 +30,13 @@ pub struct Clock {
     since: Instant,
     /// The time at `since`. Only grows: by what the system's clock was found to be ahead.
     base_ms: AtomicU64,
+    /// Whether there are gates.
+    is_limited: AtomicBool,
+    gates: RwLock<Vec<Arc<dyn CommitGate>>>,
+    /// The least limit of the gates when they were asked last. Limits only grow.
+    limit_ms: AtomicU64,
+    /// The latest time that was shown under a limit.
+    shown_ms: AtomicU64,
 }
 
 impl Clock {
@@ -32,7 +46,33 @@ impl Clock {
     }
 
     fn at(since: Instant, floor_ms: u64) -> Self {
-        Self { since, base_ms: AtomicU64::new(floor_ms) }
+        Self {
+            since,
+            base_ms: AtomicU64::new(floor_ms),
+            is_limited: AtomicBool::new(false),
+            gates: RwLock::default(),
+            limit_ms: AtomicU64::new(0),
+            shown_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// From now on it shows no time beyond the limits of these gates, but for what it has shown.
+    pub(crate) fn limit_to(&self, gates: impl FnOnce() -> Vec<Arc<dyn CommitGate>>) {
+        let mut limiting = self.gates.write();
+        *limiting = gates();
+        self.limit_ms.store(0, Ordering::Release);
+        let was_limited = self.is_limited.swap(!limiting.is_empty(), Ordering::SeqCst);
+        if !was_limited && !limiting.is_empty() {
+            // Behind the flag: what others have shown without a limit is not later.
+            let shown_ms = self.show(Instant::now(), system_ms());
+            self.shown_ms.fetch_max(shown_ms, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether it has gates.
+    #[inline]
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited.load(Ordering::SeqCst)
     }
 
     /// It shows at least `floor_ms` from now on.
@@ -50,7 +90,22 @@ impl Clock {
     /// The same, where `now` was looked at just now.
     #[inline]
     pub fn ms_at(&self, now: Instant) -> u64 {
-        self.show(now, system_ms())
+        let time_ms = self.show(now, system_ms());
+        if self.is_limited() { self.limited(time_ms) } else { time_ms }
+    }
+
+    fn limited(&self, time_ms: u64) -> u64 {
+        let mut limit_ms = self.limit_ms.load(Ordering::Acquire);
+        if time_ms > limit_ms {
+            // Held while the limit is noted: it is that of these gates.
+            let gates = self.gates.read();
+            limit_ms = gates.iter().map(|gate| gate.clock_limit_ms()).min().unwrap_or(u64::MAX);
+            self.limit_ms.store(limit_ms, Ordering::Release);
+        }
+        let time_ms = time_ms.min(limit_ms);
+        // Most often nothing is to be written to a line that all threads read.
+        let shown_ms = self.shown_ms.load(Ordering::Acquire);
+        if time_ms <= shown_ms { shown_ms } else { self.shown_ms.fetch_max(time_ms, Ordering::AcqRel).max(time_ms) }
     }
 
     /// How far the system's clock is behind this one.
@@ -59,11 +114,10 @@ impl Clock {
         Duration::from_millis(self.show(Instant::now(), system_ms) - system_ms)
     }
 
-    /// What is over by this time is over by the system's clock as well: also if that is right, and
-    /// this one was moved by a mistake.
+    /// What is over by this time is over by this clock and by the system's: also if that is right,
+    /// and this one was moved by a mistake.
     pub fn certain_ms(&self) -> u64 {
-        let system_ms = system_ms();
-        self.show(Instant::now(), system_ms).min(system_ms)
+        self.now_ms().min(system_ms())
     }
 
     fn show(&self, now: Instant, system_ms: u64) -> u64 {
@@ -87,6 +141,7 @@ fn system_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gate::{Level, Place, Refused};
 
     #[test]
     fn it_goes_on_from_what_is_known_whatever_the_system_says() {
@@ -100,6 +155,67 @@ mod tests {
         assert_eq!(clock.show(after(2030), 4_001_000), 5_102_010);
         assert_eq!(clock.show(after(2030), 5_102_500), 5_102_500);
         assert_eq!(clock.show(after(2040), 5_102_505), 5_102_510, "two clocks do not tick as one");
+    }
+
+    /// A gate that is nothing but its limit.
+    #[derive(Debug)]
+    struct Limit(AtomicU64);
+
+    impl CommitGate for Limit {
+        fn written(&self) -> Place {
+            Place::default()
+        }
+
+        fn answerable(&self, _: Level) -> Result<Place, Refused> {
+            Ok(Place::default())
+        }
+
+        fn takes_writes(&self) -> bool {
+            true
+        }
+
+        fn level(&self) -> Level {
+            Level::One
+        }
+
+        fn copies_with(&self, _: Place, _: bool) -> usize {
+            0
+        }
+
+        fn clock_limit_ms(&self) -> u64 {
+            self.0.load(Ordering::SeqCst)
+        }
+
+        fn wakes(&self, _: &Arc<dyn Fn() + Send + Sync>) {}
+    }
+
+    #[test]
+    fn it_stands_still_at_the_least_limit_and_never_goes_back() {
+        let clock = Clock::from(Clock::from(0).now_ms() + 3_600_000);
+        let before_ms = clock.now_ms();
+        let [near, far] = [5_000, 1_000_000].map(|ahead_ms| Arc::new(Limit(AtomicU64::new(before_ms + ahead_ms))));
+        let all: Vec<Arc<dyn CommitGate>> = vec![near.clone(), far.clone()];
+        let later = |ms| Instant::now() + Duration::from_millis(ms);
+        clock.limit_to(|| all.clone());
+        assert_eq!(clock.ms_at(later(60_000)), before_ms + 5_000);
+        assert_eq!(clock.ms_at(later(0)), before_ms + 5_000, "what was shown stays");
+        near.0.store(before_ms + 7_000, Ordering::SeqCst);
+        assert_eq!(clock.ms_at(later(60_000)), before_ms + 7_000);
+        near.0.store(before_ms + 2_000_000, Ordering::SeqCst);
+        assert_eq!(clock.ms_at(later(3_000_000)), before_ms + 1_000_000, "the other one is less");
+        // One that comes with less than what was shown takes nothing back.
+        let behind: Arc<dyn CommitGate> = Arc::new(Limit(AtomicU64::new(5)));
+        clock.limit_to(|| vec![behind]);
+        assert_eq!(clock.ms_at(later(3_000_000)), before_ms + 1_000_000);
+        clock.limit_to(Vec::new);
+        assert!(clock.ms_at(later(3_000_000)) >= before_ms + 3_000_000, "no gate, no limit");
+        // What was shown without a limit counts as shown.
+        let fresh = Clock::from(0);
+        let shown_ms = fresh.now_ms();
+        fresh.limit_to(|| vec![Arc::new(Limit(AtomicU64::new(5))) as Arc<dyn CommitGate>]);
+        assert!(fresh.now_ms() >= shown_ms && fresh.certain_ms() <= system_ms());
+        let first_ms = fresh.now_ms();
+        assert_eq!(fresh.ms_at(later(1000)), first_ms, "it stands still");
     }
 
     #[test]

@@ -18,9 +18,9 @@ use crate::keyspace::{Keyspace, KeyspaceSnapshot};
 use crate::layout::{self, CollectionId, StoredKey, Tag, Type};
 use crate::memory::{MAX_NONBLOCKING_BYTES, MemoryReservation};
 use crate::pending::{GroupState, PendingWrite, UndoStep};
-use crate::prefetch::Prefetched;
+use crate::prefetch::{MAX_PREFETCH_KEYS, Prefetched};
 use crate::ranks::RankChange;
-use crate::shards::Shard;
+use crate::shards::{Shard, ShardTable};
 use crate::slot::Slot;
 use crate::value_arena::{DetachedValue, PendingValue, ValueArena};
 
@@ -39,6 +39,8 @@ const BATCH_ENTRY_BYTES: usize = 64;
 /// written.
 pub struct Keys<'c> {
     pub(super) keyspace: &'c Keyspace,
+    /// The newest ones when the command began, under the latches that it has.
+    pub(super) shards: &'c ShardTable,
     pub(super) state: &'c mut GroupState,
     pub(super) blocking: Blocking,
     pub(super) now_ms: u64,
@@ -101,9 +103,10 @@ impl Deref for Entry<'_> {
 }
 
 impl<'c> Keys<'c> {
-    /// Those of `keyspace` under what `state` has, at `now_ms`.
+    /// Those of `keyspace`, in these `shards`, under what `state` has, at `now_ms`.
     pub(super) fn of(
         keyspace: &'c Keyspace,
+        shards: &'c ShardTable,
         state: &'c mut GroupState,
         now_ms: u64,
         blocking: Blocking,
@@ -112,7 +115,19 @@ impl<'c> Keys<'c> {
     ) -> Self {
         let stored_key = std::mem::take(&mut state.stored_key);
         let (stats, counts_lookups, refusal) = (ReadStats::default(), false, None);
-        Self { keyspace, state, blocking, now_ms, stored_key, prefetched, snapshot, stats, counts_lookups, refusal }
+        Self {
+            keyspace,
+            shards,
+            state,
+            blocking,
+            now_ms,
+            stored_key,
+            prefetched,
+            snapshot,
+            stats,
+            counts_lookups,
+            refusal,
+        }
     }
 
     /// Whether keys that are looked up from now on count as asked for (`keyspace_hits`,
@@ -239,7 +254,10 @@ impl<'c> Keys<'c> {
         for (index, key) in keys.iter().enumerate() {
             if looked_up.is_empty() && keys.len() > 1 && can_be_there(key) {
                 let together = keys[index..].iter().copied().take_while(|key| can_be_there(key));
-                looked_up = self.keyspace.prefetch(together, self.blocking, self.snapshot);
+                for key in together.clone().take(MAX_PREFETCH_KEYS) {
+                    self.shards.of(Slot::of(key)).into_iter().for_each(|shard| self.state.see(shard));
+                }
+                looked_up = self.shards.prefetch(together, self.blocking, self.snapshot);
             }
             self.prefetched = looked_up.pop_front();
             if visit(self.entry(key)?).is_break() {
@@ -308,7 +326,7 @@ impl<'c> Keys<'c> {
                 attributes: *attributes,
                 value_bytes: arena.bytes(value).len(),
             }),
-            None => match self.prefetched.take_if(|prefetched| prefetched.stored_key == self.stored_key) {
+            None => match self.take_prefetched() {
                 Some(Prefetched { found: Ok(found), .. }) => {
                     found.map(|value| Description { attributes: *value.attributes(), value_bytes: value.len() })
                 }
@@ -370,8 +388,9 @@ impl<'c> Keys<'c> {
     /// [`Watches::cleared`](crate::Watches::cleared).
     pub fn clear(&mut self) {
         self.keyspace.watches.clear();
-        for shard in self.keyspace.shards() {
-            self.state.written(shard.index());
+        // One without slots has no keys, and may go.
+        for shard in self.shards.with_slots().places().filter_map(|index| self.shards.at(index)) {
+            self.state.written(shard);
         }
         // Kept until the end: a transaction may be taken back after it.
         self.state.undo.push(UndoStep::Cleared {
@@ -384,7 +403,7 @@ impl<'c> Keys<'c> {
     /// A new large collection that will be under `key`. Its elements may be set from now on.
     pub fn new_collection(&mut self, key: &[u8]) -> Outcome<CollectionId> {
         let slot = Slot::of(key);
-        let shard = self.keyspace.shards.of(slot).ok_or(texts::NOT_SERVED)?;
+        let shard = self.shards.of(slot).ok_or(texts::NOT_SERVED)?;
         let number = shard.id_allocator.allocate(shard.store(), self.blocking)?;
         let id = CollectionId { slot, number };
         self.note_in_ledger(id, key)?;
@@ -478,9 +497,9 @@ impl<'c> Keys<'c> {
         if range.start >= range.end {
             return Ok(());
         }
-        let shard = self.keyspace.shards.of(id.slot).ok_or(texts::NOT_SERVED)?;
+        let shard = self.shards.of(id.slot).ok_or(texts::NOT_SERVED)?;
         self.take_write(range.start.len() + range.end.len(), 0)?;
-        self.state.written(shard.index());
+        self.state.written(shard);
         // How many there are is not known.
         self.keyspace.ranks.forget(id);
         // What stays in `pending` would be written after the range is removed.
@@ -507,9 +526,9 @@ impl<'c> Keys<'c> {
         counted: RankChange,
         make: impl FnOnce(&mut ValueArena) -> Option<PendingWrite>,
     ) -> Outcome {
-        let shard = self.keyspace.shards.of_stored(&key).ok_or(texts::NOT_SERVED)?;
+        let shard = self.shards.of_stored(&key).ok_or(texts::NOT_SERVED)?;
         self.take_write(key.len(), value_bytes)?;
-        self.state.written(shard.index());
+        self.state.written(shard);
         self.keyspace.ranks.count(&key, counted);
         let pending = make(&mut self.state.arena);
         match self.state.pending.entry(key) {
@@ -572,8 +591,9 @@ impl<'c> Keys<'c> {
             return None;
         }
         self.stats.is_uncommitted = true;
-        if let Some(shard) = self.keyspace.shards.of_stored(&self.stored_key) {
+        if let Some(shard) = self.shards.of_stored(&self.stored_key) {
             self.state.touched.insert(shard.index());
+            self.state.see(shard);
         }
         let state = &*self.state;
         let pending = state.pending.get(self.stored_key.as_slice()).and_then(Option::as_ref);
@@ -584,7 +604,7 @@ impl<'c> Keys<'c> {
     #[inline]
     fn stored(&mut self) -> Outcome<Option<Value<'c>>> {
         self.step()?;
-        if let Some(prefetched) = self.prefetched.take_if(|prefetched| prefetched.stored_key == self.stored_key) {
+        if let Some(prefetched) = self.take_prefetched() {
             let found = prefetched.found?;
             // Where its elements are is to be known as late as can be: they may go meanwhile.
             let is_large = |value: &Value<'_>| Tag::of(value.attributes()).is_none_or(|tag| tag.is_large);
@@ -605,7 +625,19 @@ impl<'c> Keys<'c> {
     #[inline]
     fn shard(&mut self) -> Outcome<&'c Shard> {
         self.state.has_read = true;
-        self.keyspace.shards.of_stored(&self.stored_key).ok_or(texts::NOT_SERVED)
+        let shard = self.shards.of_stored(&self.stored_key).ok_or(texts::NOT_SERVED)?;
+        self.state.see(shard);
+        Ok(shard)
+    }
+
+    /// What a prefetch has read under `stored_key`.
+    #[inline]
+    fn take_prefetched(&mut self) -> Option<Prefetched<'c>> {
+        let prefetched = self.prefetched.take_if(|prefetched| prefetched.stored_key == self.stored_key)?;
+        if let Some(shard) = self.shards.of_stored(&self.stored_key) {
+            self.state.see(shard);
+        }
+        Some(prefetched)
     }
 
     /// What stands under `stored_key`, whatever its time.

@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use ecotone_engine::{Durability, Error as StoreError, Snapshot, Store, WriteOptions};
 
 use crate::clock::Clock;
 use crate::error::Blocking;
+use crate::gate::{CommitGate, Level, Refused};
 use crate::key_count::KeyCountEstimate;
 use crate::latches::{LatchGuard, Latches};
 use crate::layout;
 use crate::memory::Memory;
 use crate::ranks::Ranks;
 use crate::reclaimable::ReclaimableCollections;
-use crate::shards::{OpenShard, Shard, ShardError, ShardId, ShardSet, Shards, all_slots};
-use crate::slot::Slot;
+use crate::shards::{HeldShards, OpenShard, Shard, ShardError, ShardId, ShardSet, ShardTable, Shards, all_slots};
+use crate::slot::{Slot, SlotSet};
 use crate::slow_reads::SlowReads;
 use crate::watch::Watches;
 
@@ -43,8 +45,7 @@ pub struct Keyspace {
 /// The stores of a keyspace as they were, each at one moment.
 #[derive(Default)]
 pub struct KeyspaceSnapshot<'s> {
-    /// By the places of their shards.
-    stores: Vec<(usize, Snapshot<'s>)>,
+    stores: Vec<(&'s Shard, Snapshot<'s>)>,
 }
 
 impl std::fmt::Debug for KeyspaceSnapshot<'_> {
@@ -56,7 +57,7 @@ impl std::fmt::Debug for KeyspaceSnapshot<'_> {
 impl<'s> KeyspaceSnapshot<'s> {
     /// That of one shard's store.
     pub(crate) fn of(&self, shard: &Shard) -> Option<&Snapshot<'s>> {
-        self.stores.iter().find(|(index, _)| *index == shard.index()).map(|(_, snapshot)| snapshot)
+        self.stores.iter().find(|(of, _)| std::ptr::eq(*of, shard)).map(|(_, snapshot)| snapshot)
     }
 }
 
@@ -68,7 +69,7 @@ impl Keyspace {
     ///
     /// Those of a read; [`StoreError::WrongFormat`] where the store holds what no server wrote.
     pub fn open(store: Arc<Store>, durability: Durability) -> Result<Arc<Self>, StoreError> {
-        let only = OpenShard { id: ShardId::FIRST, slots: all_slots(), store };
+        let only = OpenShard { id: ShardId::FIRST, slots: all_slots(), store, gate: None };
         Self::open_shards(vec![only], durability).map_err(|error| match error {
             ShardError::Store(error) => error,
             other => unreachable!("one shard can have all slots: {other}"),
@@ -101,14 +102,20 @@ impl Keyspace {
     }
 
     /// Holds one shard more, whose slots no other has. Waits until nobody writes these slots; so no
-    /// event loop may call it. Whoever sends clients here publishes that afterwards.
+    /// event loop may call it. Whoever sends clients here publishes that afterwards. A shard with a
+    /// gate is added once the gate's clock limit is beyond what the [clock](Self::clock) shows: that
+    /// never goes back.
     ///
     /// # Errors
     ///
     /// As [`open`](Self::open); a shard that cannot be held beside the others. Nothing has changed
     /// then.
     pub fn add_shard(&self, shard: OpenShard) -> Result<(), ShardError> {
-        let shard = self.shards.add(shard, |slots| self.latch(slots))?;
+        // Before the time of any of its keys is looked at.
+        self.note_gates(shard.gate.as_ref());
+        let added = self.shards.add(shard, |slots| self.change_hands(slots));
+        self.note_gates(None);
+        let shard = added?;
         let noted_ms = shard.noted_ms.load(Ordering::Relaxed);
         self.noted_ms.fetch_min(noted_ms, Ordering::Relaxed);
         self.clock.show_at_least(noted_ms);
@@ -116,29 +123,100 @@ impl Keyspace {
     }
 
     /// Gives a shard these slots instead of those it has; those that it loses must have no keys.
-    /// One that was dropped in this life of the keyspace is held again. Waits as
-    /// [`add_shard`](Self::add_shard) does; whoever sends clients here has told them before that
-    /// the slots which go are not here any more.
+    /// Waits as [`add_shard`](Self::add_shard) does; whoever sends clients here has told them before
+    /// that the slots which go are not here any more.
     ///
     /// # Errors
     ///
     /// A shard that is not here, slots that another one has, or that have keys. Nothing has changed
     /// then.
     pub fn set_slots(&self, id: ShardId, slots: &[(u16, u16)]) -> Result<(), ShardError> {
-        self.shards.set_slots(id, slots, |slots| self.latch(slots))
+        self.shards.set_slots(id, slots, |slots| self.latch(slots))?;
+        self.note_gates(None);
+        Ok(())
     }
 
-    /// Holds a shard no more, with whatever is in it, and gives its store. That stays open, and
-    /// idle, until the keyspace goes. Waits as [`add_shard`](Self::add_shard) does, and must be
-    /// told to clients before in the same way.
+    /// Holds a shard no more, with whatever is in it: no write to it is let through from now on, and
+    /// those that were are committed. Waits as [`add_shard`](Self::add_shard) does, and should be
+    /// told to clients before in the same way. Also where that was said before.
     ///
     /// # Errors
     ///
-    /// A shard that is not held; a failed sync of its store, which is not held any more then.
-    pub fn drop_shard(&self, id: ShardId) -> Result<Arc<Store>, ShardError> {
-        let shard = self.shards.drop_shard(id, |slots| self.latch(slots))?;
-        shard.store().sync()?;
-        Ok(shard.store().clone())
+    /// A shard that is not held.
+    pub fn give_up_shard(&self, id: ShardId) -> Result<(), ShardError> {
+        self.shards.give_up(id, |slots| self.change_hands(slots))?;
+        self.note_gates(None);
+        Ok(())
+    }
+
+    /// [Gives a shard up](Self::give_up_shard), waits until nobody works with its store, but not
+    /// longer than `within`, and gives the store: nobody here has it, or finds anything of what was
+    /// in it, any more. Another store may be held as this shard from then on.
+    ///
+    /// # Errors
+    ///
+    /// A shard that is not held; [`ShardError::InUse`], after which this may be called again.
+    pub fn take_shard(&self, id: ShardId, within: Duration) -> Result<Arc<Store>, ShardError> {
+        self.give_up_shard(id)?;
+        self.shards.take(id, within)
+    }
+
+    /// Takes the latches of slots whose keys will be others afterwards, and forgets what is known of
+    /// those that are there: what is learnt under these latches is not learnt again before they are
+    /// given back.
+    fn change_hands(&self, slots: &[Slot]) -> Vec<LatchGuard<'_>> {
+        let latched = self.latch(slots);
+        let mut all = SlotSet::default();
+        slots.iter().for_each(|slot| all.insert(*slot));
+        self.ranks.forget_slots(&all);
+        self.reclaimable.forget_slots(&all);
+        self.slow_reads.forget_slots(&all);
+        self.watches.touch_slots(&all);
+        latched
+    }
+
+    /// After each change of the shards that are held, or before `coming` is the gate of one.
+    fn note_gates(&self, coming: Option<&Arc<dyn CommitGate>>) {
+        self.clock.limit_to(|| self.gates().into_iter().chain(coming.cloned()).collect());
+    }
+
+    /// The gates of the shards that are held.
+    pub fn gates(&self) -> Vec<Arc<dyn CommitGate>> {
+        self.shards.look(|newest| newest.all().filter_map(Shard::gate).cloned().collect())
+    }
+
+    /// Whether a shard that is held has copies on other servers.
+    #[inline]
+    pub fn has_gates(&self) -> bool {
+        self.clock.is_limited()
+    }
+
+    /// Refuses what writes to these slots where a gate of theirs would refuse the reply by now,
+    /// whatever comes: at `level`, or at its own.
+    ///
+    /// # Errors
+    ///
+    /// Why.
+    pub fn check_gates(&self, slots: impl IntoIterator<Item = Slot>, level: Option<Level>) -> Result<(), Refused> {
+        let newest = self.shards.now();
+        let mut last = None;
+        for slot in slots {
+            let Some(shard) = newest.of(slot) else { continue };
+            if last.replace(shard.index()) != Some(shard.index())
+                && let Some(gate) = shard.gate()
+            {
+                if !gate.takes_writes() {
+                    return Err(Refused::HandingOver);
+                }
+                gate.answerable(level.unwrap_or_else(|| gate.level()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Which epoch of its primaries the shard of `slot` is in, where it has copies.
+    pub fn epoch_of(&self, slot: Slot) -> Option<u64> {
+        self.shards.look(|newest| newest.of(slot).and_then(Shard::gate).map(|gate| gate.written().epoch))
     }
 
     fn latch(&self, slots: &[Slot]) -> Vec<LatchGuard<'_>> {
@@ -156,33 +234,44 @@ impl Keyspace {
         store.delete(&layout::own("clock"))
     }
 
-    /// The shards that are held, in the order in which they came.
-    pub fn shards(&self) -> impl Iterator<Item = &Shard> + Clone {
-        self.shards.held()
+    /// The shards that are held now.
+    pub fn held(&self) -> HeldShards {
+        HeldShards(self.shards.now())
+    }
+
+    /// Whether no others are held now than were then.
+    pub fn are_newest(&self, held: &HeldShards) -> bool {
+        self.shards.are_newest(held)
     }
 
     /// Their stores.
-    pub fn stores(&self) -> impl Iterator<Item = &Arc<Store>> + Clone {
-        self.shards().map(Shard::store)
+    pub fn stores(&self) -> impl Iterator<Item = Arc<Store>> + Clone + use<> {
+        self.shards.look(|newest| newest.all().map(|shard| shard.store().clone()).collect::<Vec<_>>()).into_iter()
     }
 
     /// The store, where there is exactly one: for what cannot be done with several.
-    pub fn only_store(&self) -> Option<&Arc<Store>> {
+    pub fn only_store(&self) -> Option<Arc<Store>> {
         let mut stores = self.stores();
         stores.next().filter(|_| stores.next().is_none())
+    }
+
+    /// Whether this is the store of a shard that is held.
+    pub fn has_store(&self, store: &Store) -> bool {
+        self.shards.look(|newest| newest.all().any(|shard| std::ptr::eq(&**shard.store(), store)))
     }
 
     /// The slots that are held, as ranges of one shard each, ascending.
     pub fn held_slots(&self) -> Vec<(ShardId, u16, u16)> {
         let [first, last] = [Slot::FIRST, Slot::LAST];
-        self.shards.runs(first, last).map(|(shard, first, last)| (shard.id(), first, last)).collect()
+        let runs = |newest: &ShardTable| {
+            newest.runs(first, last).map(|(shard, first, last)| (shard.id(), first, last)).collect()
+        };
+        self.shards.look(runs)
     }
 
     /// Whether keys of these slots are in one store, so that one command may have them.
     pub fn are_together(&self, slots: impl IntoIterator<Item = Slot>) -> bool {
-        let mut slots = slots.into_iter().map(|slot| self.shards.of(slot).map(Shard::index));
-        let first = slots.next();
-        first.is_none_or(|first| slots.all(|other| other == first))
+        self.shards.look(|newest| newest.are_together(slots))
     }
 
     /// Whether more than one shard is held: only then keys of two slots may be apart.
@@ -198,14 +287,7 @@ impl Keyspace {
     ///
     /// [`StoreError::OutOfSpace`].
     pub fn check_free_space(&self, slots: impl IntoIterator<Item = Slot>) -> Result<(), StoreError> {
-        let mut last = None;
-        for slot in slots {
-            let Some(shard) = self.shards.of(slot) else { continue };
-            if last.replace(shard.index()) != Some(shard.index()) {
-                shard.store().check_free_space()?;
-            }
-        }
-        Ok(())
+        self.shards.now().check_free_space(slots)
     }
 
     /// Makes everything durable up to every write that was acknowledged before the call, in all
@@ -215,7 +297,8 @@ impl Keyspace {
     ///
     /// The first of those of the stores.
     pub fn sync(&self) -> Result<(), StoreError> {
-        sync_all(self.stores().map(|store| &**store).collect())
+        let held = self.held();
+        sync_all(held.iter().map(|shard| &**shard.store()).collect())
     }
 
     /// The same for what [`has_unsynced`](Self::has_unsynced) tells of.
@@ -224,21 +307,9 @@ impl Keyspace {
     ///
     /// The first of those of the stores.
     pub fn sync_unsynced(&self) -> Result<(), StoreError> {
-        let is_unsynced = |shard: &&Shard| shard.unsynced.load(Ordering::SeqCst) > 0;
-        sync_all(self.shards().filter(is_unsynced).map(|shard| &**shard.store()).collect())
-    }
-
-    /// The stores of these slots as they are now; all of them where none is named.
-    pub fn snapshot(&self, slots: impl IntoIterator<Item = Slot>) -> KeyspaceSnapshot<'_> {
-        let mut named = ShardSet::default();
-        let mut names_any = false;
-        for slot in slots {
-            names_any = true;
-            self.shards.of(slot).map(Shard::index).into_iter().for_each(|index| named.insert(index));
-        }
-        let is_meant = |shard: &&Shard| !names_any || named.contains(shard.index());
-        let stores = self.shards().filter(is_meant).map(|shard| (shard.index(), shard.store().snapshot())).collect();
-        KeyspaceSnapshot { stores }
+        let all = self.shards.held_and_leaving();
+        let is_unsynced = |shard: &&Arc<Shard>| shard.unsynced.load(Ordering::SeqCst) > 0;
+        sync_all(all.iter().filter(is_unsynced).map(|shard| &**shard.store()).collect())
     }
 
     /// Whether what was read before this call may be lost with the power, though each write is to
@@ -250,16 +321,20 @@ impl Keyspace {
 
     /// Whether who has written to these shards should rest: see
     /// [`ecotone_engine::Store::throttle_delay`].
-    pub fn throttled(&self, written: ShardSet) -> Option<&Arc<Store>> {
+    pub fn throttled(&self, written: ShardSet) -> Option<Arc<Store>> {
         if written.is_empty() {
             return None;
         }
-        self.shards().filter(|shard| written.contains(shard.index())).map(Shard::store).find(|it| it.is_throttling())
+        self.shards.look(|newest| {
+            let mut written = newest.all().filter(|shard| written.contains(shard.index())).map(Shard::store);
+            written.find(|store| store.is_throttling()).cloned()
+        })
     }
 
-    /// Keys and elements that were written or removed since the stores were opened.
+    /// Keys and elements that were written or removed since the stores were opened, those included
+    /// that are not held any more.
     pub fn keys_written(&self) -> u64 {
-        self.stores().map(|store| store.counters().keys_written).sum()
+        self.shards.keys_written()
     }
 
     /// The time by which keys expire.
@@ -295,7 +370,8 @@ impl Keyspace {
         let everywhere = self.found_gone.swap(false, Ordering::Relaxed);
         let now_ms = self.clock.now_ms();
         let mut outcome = Ok(());
-        for shard in self.shards() {
+        let held = self.held();
+        for shard in held.iter().filter(|shard| shard.is_held()) {
             if !(shard.is_to_note.swap(false, Ordering::Relaxed) || everywhere) {
                 continue;
             }
@@ -307,7 +383,7 @@ impl Keyspace {
             }
             outcome = outcome.and(noted);
         }
-        let noted = self.shards().map(|shard| shard.noted_ms.load(Ordering::Relaxed)).min();
+        let noted = held.iter().map(|shard| shard.noted_ms.load(Ordering::Relaxed)).min();
         self.noted_ms.store(noted.unwrap_or(u64::MAX), Ordering::Relaxed);
         outcome
     }
@@ -315,17 +391,19 @@ impl Keyspace {
     /// How many keys there are, as they were counted last; `None` before.
     pub fn cached_key_count(&self) -> Option<KeyCountEstimate> {
         let now_ms = self.clock.now_ms();
-        self.shards().map(|shard| shard.key_count.at(now_ms)).sum()
+        self.shards.look(|newest| newest.all().map(|shard| shard.key_count.at(now_ms)).sum())
     }
 
     /// Counts the keys again where that is due. `goes_on` is asked again and again; `false` ends
-    /// it.
+    /// it, and so does that a shard is given up.
     ///
     /// # Errors
     ///
     /// Those of reads.
     pub fn refresh_key_count_if_due(&self, goes_on: impl Fn() -> bool) -> Result<(), StoreError> {
-        self.shards().try_for_each(|shard| shard.key_count.refresh_if_due(shard.store(), &self.clock, &goes_on))
+        self.held().iter().try_for_each(|shard| {
+            shard.key_count.refresh_if_due(shard.store(), &self.clock, || goes_on() && shard.is_held())
+        })
     }
 
     /// Whether a key with this time is there at `now_ms`, for a client to be told.
@@ -374,17 +452,19 @@ pub(super) struct UnsyncedWrites(AtomicUsize);
 #[derive(Debug)]
 pub struct Unsynced {
     keyspace: Arc<Keyspace>,
+    /// What the stores are kept open by.
+    table: Arc<ShardTable>,
     shards: ShardSet,
 }
 
 impl Unsynced {
-    /// Before it can be seen: a write to these shards.
-    pub(super) fn begin(keyspace: &Arc<Keyspace>, shards: ShardSet) -> Self {
-        for shard in shards.places().filter_map(|index| keyspace.shards.at(index)) {
+    /// Before it can be seen: a write to these shards of a table.
+    pub(super) fn begin(keyspace: &Arc<Keyspace>, table: &Arc<ShardTable>, shards: ShardSet) -> Self {
+        for shard in shards.places().filter_map(|index| table.at(index)) {
             shard.unsynced.fetch_add(1, Ordering::SeqCst);
         }
         keyspace.unsynced.0.fetch_add(1, Ordering::SeqCst);
-        Self { keyspace: keyspace.clone(), shards }
+        Self { keyspace: keyspace.clone(), table: table.clone(), shards }
     }
 }
 
@@ -398,8 +478,24 @@ impl UnsyncedWrites {
 impl Drop for Unsynced {
     fn drop(&mut self) {
         self.keyspace.unsynced.0.fetch_sub(1, Ordering::SeqCst);
-        for shard in self.shards.places().filter_map(|index| self.keyspace.shards.at(index)) {
+        for shard in self.shards.places().filter_map(|index| self.table.at(index)) {
             shard.unsynced.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl HeldShards {
+    /// The stores of these slots as they are now; all of them where none is named.
+    pub fn snapshot(&self, slots: impl IntoIterator<Item = Slot>) -> KeyspaceSnapshot<'_> {
+        let mut named = ShardSet::default();
+        let mut names_any = false;
+        for slot in slots {
+            names_any = true;
+            self.0.of(slot).map(Shard::index).into_iter().for_each(|index| named.insert(index));
+        }
+        let is_meant = |shard: &&Shard| !names_any || named.contains(shard.index());
+        KeyspaceSnapshot {
+            stores: self.iter().filter(is_meant).map(|shard| (shard, shard.store().snapshot())).collect(),
         }
     }
 }

@@ -16,6 +16,7 @@ mod cancellation;
 mod clock;
 pub mod collections;
 pub mod error;
+pub mod gate;
 mod id_allocator;
 mod key_count;
 mod key_moves;
@@ -32,6 +33,7 @@ pub mod ranks;
 mod reclaim;
 mod reclaimable;
 mod rewrite;
+mod seen_gate;
 mod shards;
 pub mod slot;
 mod slow_reads;
@@ -56,7 +58,10 @@ pub use maintenance::{MAINTENANCE_HZ, Maintenance};
 pub use prefetch::{MAX_PREFETCH_KEYS, Prefetched};
 pub use reclaim::Reclaimed;
 pub use reclaimable::ReclaimableCollections;
-pub use shards::{MAX_LOCAL_SHARDS, OpenShard, Shard, ShardError, ShardId, ShardSet, SlotRanges, all_slots};
+pub use seen_gate::SeenGate;
+pub use shards::{
+    HeldShards, MAX_LOCAL_SHARDS, OpenShard, Shard, ShardError, ShardId, ShardSet, SlotRanges, all_slots,
+};
 pub use slot::Slot;
 pub use watch::{WatchFlag, Watches};
 pub use write_group::{CommitError, Committed, Savepoint, WriteGroup};

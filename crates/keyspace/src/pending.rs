@@ -11,8 +11,9 @@ use crate::cancellation::CancellationToken;
 use crate::keyspace::Unsynced;
 use crate::layout::{CollectionId, StoredKey};
 use crate::ranks::RankChange;
-use crate::shards::ShardSet;
-use crate::slot::{SLOTS, Slot};
+use crate::seen_gate::SeenGate;
+use crate::shards::{Shard, ShardSet};
+use crate::slot::{Slot, SlotSet};
 use crate::value_arena::{PendingValue, ValueArena};
 
 /// What is written, by the store's keys; `None` is removed.
@@ -44,6 +45,12 @@ pub(super) struct GroupState {
     pub(super) unsynced: Option<Unsynced>,
     /// The shards whose uncommitted writes were made or seen since somebody asked.
     pub(super) touched: ShardSet,
+    /// The shards with gates that were read, or written, since somebody asked.
+    pub(super) seen: ShardSet,
+    /// Their gates, as they were before, since somebody took them.
+    pub(super) gates: Vec<SeenGate>,
+    /// Whether anything was written since somebody asked.
+    pub(super) wrote: bool,
     /// Large collections that have lost their key, if this is committed.
     pub(super) reclaimable: Vec<CollectionId>,
     /// Memory for a key of the store's.
@@ -70,10 +77,26 @@ impl GroupState {
         self.pending.is_empty() && self.removed.is_empty()
     }
 
-    /// Something is written to the shard at this place.
+    /// A shard is read or written next.
     #[inline]
-    pub(super) fn written(&mut self, shard: usize) {
-        let of = ShardSet::of(shard);
+    pub(super) fn see(&mut self, shard: &Shard) {
+        if let Some(gate) = shard.gate()
+            && !self.seen.contains(shard.index())
+        {
+            let of = ShardSet::of(shard.index());
+            self.seen = self.seen.union(of);
+            if self.gates.iter().all(|seen| seen.shard() != of) {
+                self.gates.push(SeenGate::of(of, gate));
+            }
+        }
+    }
+
+    /// Something is written to a shard.
+    #[inline]
+    pub(super) fn written(&mut self, shard: &Shard) {
+        self.see(shard);
+        self.wrote = true;
+        let of = ShardSet::of(shard.index());
         self.written = self.written.union(of);
         self.touched = self.touched.union(of);
         self.committed = self.committed.without(of);
@@ -134,44 +157,30 @@ pub(super) struct PendingWrite {
 }
 
 /// The slots whose latches a group has.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct HeldLatches {
     /// In the order in which they were taken.
     pub(super) slots: Vec<Slot>,
-    /// The same, a bit for each slot.
-    bits: Box<[u64]>,
-}
-
-impl Default for HeldLatches {
-    fn default() -> Self {
-        Self { slots: Vec::new(), bits: vec![0; usize::from(SLOTS).div_ceil(64)].into_boxed_slice() }
-    }
+    /// The same.
+    all: SlotSet,
 }
 
 impl HeldLatches {
     #[inline]
     pub(super) fn has(&self, slot: Slot) -> bool {
-        let (word, bit) = place(slot);
-        self.bits[word] & bit != 0
+        self.all.has(slot)
     }
 
     pub(super) fn push(&mut self, slot: Slot) {
-        let (word, bit) = place(slot);
-        self.bits[word] |= bit;
+        self.all.insert(slot);
         self.slots.push(slot);
     }
 
     pub(super) fn pop(&mut self) -> Option<Slot> {
         let slot = self.slots.pop()?;
-        let (word, bit) = place(slot);
-        self.bits[word] &= !bit;
+        self.all.remove(slot);
         Some(slot)
     }
-}
-
-fn place(slot: Slot) -> (usize, u64) {
-    let number = usize::from(slot.number());
-    (number / 64, 1 << (number % 64))
 }
 
 /// What a group has written within a range, beside a scan of the store.

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use ecotone_engine::{Error as StoreError, Value};
 
 use crate::error::Blocking;
-use crate::keyspace::{Keyspace, KeyspaceSnapshot};
+use crate::keyspace::KeyspaceSnapshot;
 use crate::layout::{self, StoredKey};
-use crate::shards::{Shard, ShardSet};
+use crate::shards::{HeldShards, Shard, ShardSet, ShardTable};
 use crate::slot::Slot;
 
 /// Keys that are looked up together at most.
@@ -24,7 +24,7 @@ pub struct Prefetched<'s> {
     pub(super) found: Result<Option<Value<'s>>, StoreError>,
 }
 
-impl Keyspace {
+impl HeldShards {
     /// Looks up the first of `keys`, at least one and at most [`MAX_PREFETCH_KEYS`]: as many as do
     /// not take much memory together; none where the first one is not held here. With a `snapshot`
     /// as they are there.
@@ -34,11 +34,23 @@ impl Keyspace {
         blocking: Blocking,
         snapshot: Option<&KeyspaceSnapshot<'s>>,
     ) -> VecDeque<Prefetched<'s>> {
+        self.0.prefetch(keys, blocking, snapshot)
+    }
+}
+
+impl ShardTable {
+    /// See [`HeldShards::prefetch`].
+    pub(crate) fn prefetch<'s, 'k>(
+        &'s self,
+        keys: impl Iterator<Item = &'k [u8]>,
+        blocking: Blocking,
+        snapshot: Option<&KeyspaceSnapshot<'s>>,
+    ) -> VecDeque<Prefetched<'s>> {
         let (mut stored, mut shards) = (Vec::new(), Vec::new());
         let mut all = ShardSet::default();
         for key in keys.take(MAX_PREFETCH_KEYS) {
             let slot = Slot::of(key);
-            let Some(shard) = self.shards.of(slot) else { break };
+            let Some(shard) = self.of(slot) else { break };
             all.insert(shard.index());
             stored.push(layout::key(slot, key));
             shards.push(shard);
@@ -58,7 +70,7 @@ impl Keyspace {
         for index in all.places() {
             let (places, keys): (Vec<usize>, Vec<&StoredKey>) =
                 stored.iter().enumerate().filter(|(place, _)| shards[*place].index() == index).unzip();
-            let Some(shard) = self.shards.at(index) else { continue };
+            let Some(shard) = self.at(index) else { continue };
             for (place, found) in places.into_iter().zip(look_up(shard, &keys)) {
                 by_key[place] = Some(found);
             }

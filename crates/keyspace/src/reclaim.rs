@@ -98,8 +98,8 @@ impl Keyspace {
     /// Those of reads.
     pub fn find_reclaimable(&self, mut goes_on: impl FnMut() -> bool) -> Result<bool, StoreError> {
         let mut is_whole = true;
-        for shard in self.shards() {
-            is_whole &= self.find_reclaimable_in(shard, &mut goes_on)?;
+        for shard in self.held().iter() {
+            is_whole &= self.find_reclaimable_in(shard, &mut || goes_on() && shard.is_held())?;
         }
         Ok(is_whole)
     }
@@ -143,11 +143,12 @@ impl Keyspace {
     /// Removes what is left of the collection, if it is reclaimable.
     fn reclaim(&self, id: CollectionId) -> Result<bool, StoreError> {
         // Of a shard that is not here any more nothing is removed.
-        let Some(shard) = self.shards.of(id.slot) else { return Ok(false) };
+        let held = self.shards.now();
+        let Some(shard) = held.of(id.slot) else { return Ok(false) };
         let Some((slot, key)) = self.reclaimable_key(shard, id)? else { return Ok(false) };
         let _latch = LatchGuard::take(&self.latches, slot);
         // Its slots may have been given away before.
-        if self.shards.of(slot).is_none_or(|of| of.index() != shard.index()) {
+        if !self.shards.has(shard, slot) {
             return Ok(false);
         }
         let outcome = self.reclaim_latched(shard, id, slot, &key);

@@ -9,6 +9,7 @@ use std::collections::{HashSet, VecDeque};
 use parking_lot::Mutex;
 
 use crate::layout::CollectionId;
+use crate::slot::SlotSet;
 
 /// Reclaimable collections that are remembered.
 const MAX_QUEUED: usize = 65_536;
@@ -37,6 +38,13 @@ impl ReclaimableCollections {
                 queue.ids.push_back(id);
             }
         }
+    }
+
+    /// Forgets those in these slots: the store there will be another one.
+    pub(super) fn forget_slots(&self, slots: &SlotSet) {
+        let Queue { ids, all } = &mut *self.0.lock();
+        ids.retain(|id| !slots.has(id.slot));
+        all.retain(|id| !slots.has(id.slot));
     }
 
     /// Whether no more are queued.

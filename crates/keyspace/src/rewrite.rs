@@ -70,9 +70,11 @@ impl Keyspace {
                     self.slow_reads.forget(id);
                     self.slow_reads.rewritten.fetch_add(1, Ordering::Relaxed);
                     let elements = layout::elements(id);
-                    if let Some(shard) = self.shards.of(id.slot) {
-                        shard.store().forget_skipped(&elements.start, &elements.end);
-                    }
+                    self.shards.look(|newest| {
+                        if let Some(shard) = newest.of(id.slot) {
+                            shard.store().forget_skipped(&elements.start, &elements.end);
+                        }
+                    });
                     has_failed = false;
                 }
                 Ok(RewriteOutcome::Gone) => self.slow_reads.forget(id),
@@ -89,7 +91,8 @@ impl Keyspace {
 
     /// Makes the collection anew, of which reads have `skipped` so many entries, if that pays.
     fn rewrite(&self, id: CollectionId, skipped: u64) -> Result<RewriteOutcome, StoreError> {
-        let Some(shard) = self.shards.of(id.slot) else { return Ok(RewriteOutcome::Gone) };
+        let held = self.shards.now();
+        let Some(shard) = held.of(id.slot) else { return Ok(RewriteOutcome::Gone) };
         // Of what takes room there is none to waste then.
         if shard.store().is_space_low() {
             return Ok(RewriteOutcome::NotProfitable(skipped));
@@ -105,7 +108,7 @@ impl Keyspace {
         }
         let _latch = LatchGuard::take(&self.latches, slot);
         // Its slots may have been given away before.
-        if self.shards.of(slot).is_none_or(|of| of.index() != shard.index()) {
+        if !self.shards.has(shard, slot) {
             return Ok(RewriteOutcome::Gone);
         }
         self.rewrite_latched(shard, id, slot, &key, skipped)

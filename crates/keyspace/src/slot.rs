@@ -36,6 +36,39 @@ impl Slot {
     }
 }
 
+/// Some of the slots.
+#[derive(Debug)]
+pub(crate) struct SlotSet(Box<[u64]>);
+
+impl Default for SlotSet {
+    fn default() -> Self {
+        Self(vec![0; usize::from(SLOTS).div_ceil(64)].into_boxed_slice())
+    }
+}
+
+impl SlotSet {
+    #[inline]
+    pub(crate) fn has(&self, slot: Slot) -> bool {
+        let (word, bit) = Self::place(slot);
+        self.0[word] & bit != 0
+    }
+
+    pub(crate) fn insert(&mut self, slot: Slot) {
+        let (word, bit) = Self::place(slot);
+        self.0[word] |= bit;
+    }
+
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        let (word, bit) = Self::place(slot);
+        self.0[word] &= !bit;
+    }
+
+    fn place(slot: Slot) -> (usize, u64) {
+        let number = usize::from(slot.number());
+        (number / 64, 1 << (number % 64))
+    }
+}
+
 /// Where `key` stands among the keys of its slot: any two keys of one slot are in the order of this
 /// number. Scans rest between two numbers, so it is part of what is on disk.
 pub fn position_in_slot(key: &[u8]) -> u16 {

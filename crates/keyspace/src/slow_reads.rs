@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::{Condvar, Mutex};
 
 use crate::layout::CollectionId;
+use crate::slot::SlotSet;
 
 /// What a read stepped over does not count below this.
 const MIN_SKIPPED: u64 = 32;
@@ -91,6 +92,11 @@ impl SlowReads {
 
     pub(super) fn forget(&self, id: CollectionId) {
         self.tracked.lock().collections.remove(&id);
+    }
+
+    /// Forgets those in these slots: the store there will be another one.
+    pub(super) fn forget_slots(&self, slots: &SlotSet) {
+        self.tracked.lock().collections.retain(|id, _| !slots.has(id.slot));
     }
 
     /// Whoever waits for the next one ends.

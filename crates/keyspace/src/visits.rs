@@ -44,7 +44,7 @@ impl Drop for Read<'_> {
 impl<'c> Keys<'c> {
     /// The shard of what stands under a key of the store's.
     fn shard_of(&self, stored: &[u8]) -> Outcome<&'c Shard> {
-        self.keyspace.shards.of_stored(stored).ok_or(texts::NOT_SERVED)
+        self.shards.of_stored(stored).ok_or(texts::NOT_SERVED)
     }
 
     /// Shows `visit` the elements of a large collection with sub-keys in `range`, in their order or
@@ -128,7 +128,8 @@ impl<'c> Keys<'c> {
         let last = layout::slot_of(&range.end).unwrap_or(Slot::LAST);
         let visited_before = self.stats.visited;
         let mut is_over = false;
-        for (shard, first, last) in self.keyspace.shards.runs(first, last) {
+        let shards = self.shards;
+        for (shard, first, last) in shards.runs(first, last) {
             let [Some(first), Some(last)] = [first, last].map(Slot::new) else { continue };
             let from = range.start.clone().max(layout::keys_of_slot(first).start);
             let to = range.end.clone().min(layout::keys_of_slot(last).end);
@@ -178,6 +179,7 @@ impl<'c> Keys<'c> {
             self.state.touched.insert(shard.index());
         }
         self.state.has_read = true;
+        self.state.see(shard);
         let store = shard.store();
         let snapshot = self.snapshot.and_then(|snapshot| snapshot.of(shard));
         let arena = &self.state.arena;
@@ -205,6 +207,10 @@ impl<'c> Keys<'c> {
             loop {
                 if let Some(cancellation) = cancellation {
                     cancellation.step(1)?;
+                }
+                // Whoever is to close the store waits for this.
+                if !shard.is_held() {
+                    return Err(texts::NOT_SERVED);
                 }
                 let (key, attributes, value) = if reads_values {
                     let Some(entry) = scan.next_entry()? else { break };
@@ -258,8 +264,9 @@ impl<'c> Keys<'c> {
             ControlFlow::Continue(())
         })?;
         if !is_whole {
+            self.shards.all().for_each(|shard| self.state.see(shard));
             let recent = |shard: &Shard| shard.key_count.recent(shard.store(), &self.keyspace.clock);
-            return Ok(self.keyspace.shards().map(recent).sum::<Result<_, _>>()?);
+            return Ok(self.shards.all().map(recent).sum::<Result<_, _>>()?);
         }
         let expiring = sample.expires_at_ms.len() as u64;
         let ttl_ms: u128 = sample.expires_at_ms.iter().map(|at_ms| u128::from(at_ms - now_ms)).sum();

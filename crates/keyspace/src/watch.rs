@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use parking_lot::Mutex;
 
-use crate::slot::{SLOTS, Slot};
+use crate::slot::{SLOTS, Slot, SlotSet};
 
 /// What all watches of one client share: whether a key they name was written.
 #[derive(Debug, Clone, Default)]
@@ -106,6 +106,18 @@ impl Watches {
     fn touch_watched(&self, slot: Slot, key: &[u8]) {
         for touched in self.keys(slot).lock().get(key).into_iter().flatten() {
             touched.0.store(true, Ordering::Release);
+        }
+    }
+
+    /// The keys in these slots are others from now on; their latches are held.
+    pub(super) fn touch_slots(&self, slots: &SlotSet) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for table in &self.tables {
+            for (_, watching) in table.lock().iter().filter(|(key, _)| slots.has(Slot::of(key))) {
+                watching.iter().for_each(|touched| touched.0.store(true, Ordering::Release));
+            }
         }
     }
 

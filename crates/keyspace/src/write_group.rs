@@ -28,11 +28,12 @@ use crate::cancellation::CancellationToken;
 use crate::error::{Blocking, Failure};
 use crate::keys::Keys;
 use crate::keyspace::{Keyspace, KeyspaceSnapshot, Unsynced};
-use crate::layout;
+use crate::layout::{self, CollectionId};
 use crate::memory::SMALL_BYTES;
 use crate::pending::{GroupState, MemoryUse, UndoStep};
 use crate::prefetch::Prefetched;
-use crate::shards::{Shard, ShardSet};
+use crate::seen_gate::SeenGate;
+use crate::shards::{Pin, Shard, ShardSet};
 use crate::slot::Slot;
 
 /// A group that has grown to this is committed before more is written into it: far from what a
@@ -52,6 +53,8 @@ const MAX_NONBLOCKING_COMMIT_BYTES: usize = 4 * 1024 * 1024;
 #[derive(Debug)]
 pub struct WriteGroup {
     keyspace: Arc<Keyspace>,
+    /// Before a command begins that needs them they are the newest.
+    pin: Pin,
     state: GroupState,
 }
 
@@ -100,7 +103,7 @@ pub struct Committed {
 impl WriteGroup {
     /// An empty one.
     pub fn new(keyspace: Arc<Keyspace>) -> Self {
-        Self { keyspace, state: GroupState::default() }
+        Self { keyspace, pin: Pin::default(), state: GroupState::default() }
     }
 
     /// The keyspace that it is for.
@@ -192,7 +195,28 @@ impl WriteGroup {
         snapshot: Option<&'c KeyspaceSnapshot<'c>>,
     ) -> Keys<'c> {
         debug_assert!(snapshot.is_none() || self.is_empty());
-        Keys::of(&self.keyspace, &mut self.state, now_ms, blocking, prefetched, snapshot)
+        // Under the latches: what it has written to has stayed where it was.
+        let shards = self.pin.newest(&self.keyspace.shards);
+        Keys::of(&self.keyspace, shards, &mut self.state, now_ms, blocking, prefetched, snapshot)
+    }
+
+    /// Refuses what takes room where the store of one of these slots has none. A slot that is not
+    /// held is refused when something is written to it.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::OutOfSpace`].
+    pub fn check_free_space(&mut self, slots: impl IntoIterator<Item = Slot>) -> Result<(), StoreError> {
+        self.pin.newest(&self.keyspace.shards).check_free_space(slots)
+    }
+
+    /// Where nothing was written and no latch is held: stores that are to be closed need not wait for
+    /// this group. To be called when nothing more comes at once.
+    #[inline]
+    pub fn rest(&mut self) {
+        if self.is_empty() && !self.holds_any() {
+            self.pin.release();
+        }
     }
 
     /// Whether commands have read the store since the last call, and not only what was known.
@@ -203,6 +227,36 @@ impl WriteGroup {
     /// The shards whose uncommitted writes commands have made or seen since the last call.
     pub fn take_touched(&mut self) -> ShardSet {
         std::mem::take(&mut self.state.touched)
+    }
+
+    /// The shards of `slots` are read next without [`Keys`], or what becomes of them is told.
+    pub fn see(&mut self, slots: impl IntoIterator<Item = Slot>) {
+        let table = self.pin.newest(&self.keyspace.shards);
+        for shard in slots.into_iter().filter_map(|slot| table.of(slot)) {
+            self.state.see(shard);
+        }
+    }
+
+    /// The shards with gates that commands have read, or written, since the last call: a reply that
+    /// tells of them waits for their [gates](Self::take_gates).
+    pub fn take_seen(&mut self) -> ShardSet {
+        std::mem::take(&mut self.state.seen)
+    }
+
+    /// From now on as if no other shards had been read or written than these, which were taken.
+    pub fn set_seen(&mut self, seen: ShardSet) {
+        self.state.seen = seen;
+    }
+
+    /// The gates of all shards that [`take_seen`](Self::take_seen) has named since the last call of
+    /// this, as they were before they were read or written.
+    pub fn take_gates(&mut self) -> Vec<SeenGate> {
+        std::mem::take(&mut self.state.gates)
+    }
+
+    /// Whether commands have written anything since the last call, also what was undone.
+    pub fn take_wrote(&mut self) -> bool {
+        std::mem::take(&mut self.state.wrote)
     }
 
     /// What was written so far stays in the group.
@@ -315,11 +369,11 @@ impl WriteGroup {
 
     /// Of any store: what comes next may be for another one than what is there.
     fn is_space_low(&self) -> bool {
-        self.keyspace.stores().any(|store| store.is_space_low())
+        self.keyspace.shards.look(|newest| newest.all().any(|shard| shard.store().is_space_low()))
     }
 
     fn shards(&self, of: ShardSet) -> impl Iterator<Item = &Shard> {
-        of.places().filter_map(|index| self.keyspace.shards.at(index))
+        of.places().filter_map(|index| self.pin.held()?.at(index))
     }
 
     /// Bytes of keys and values that wait for the commit, about.
@@ -344,8 +398,8 @@ impl WriteGroup {
         let ranks = &self.keyspace.ranks;
         if let Err(CommitError { failed, .. }) = &written {
             ranks.forget_changed(self.state.pending.keys(), &self.state.removed);
-            let shards = &self.keyspace.shards;
-            reclaimable.retain(|id| shards.of(id.slot).is_some_and(|shard| !failed.contains(shard.index())));
+            let shard = |id: &CollectionId| self.pin.held()?.of(id.slot);
+            reclaimable.retain(|id| shard(id).is_some_and(|shard| !failed.contains(shard.index())));
         }
         ranks.forget_gone(&reclaimable, if written.is_ok() { &self.state.removed } else { &[] });
         self.release_from(0);
@@ -359,6 +413,7 @@ impl WriteGroup {
         self.state.taken.uncharged_bytes = 0;
         self.give_back_to(0);
         self.state.takes = false;
+        self.rest();
         written
     }
 
@@ -368,12 +423,13 @@ impl WriteGroup {
         if no_wait && self.state.bytes > MAX_NONBLOCKING_COMMIT_BYTES {
             return Err(CommitError { error: StoreError::WouldBlock, failed: all });
         }
-        let unsynced = self.keyspace.syncs_each_write.then(|| Unsynced::begin(&self.keyspace, all));
+        let table = self.pin.held().filter(|_| self.keyspace.syncs_each_write);
+        let unsynced = table.map(|table| Unsynced::begin(&self.keyspace, table, all));
         // One of a commit that could not go on is over with this one.
         let _before = self.state.unsynced.take();
         let takes = self.state.takes;
         let options = |durability| WriteOptions { durability, no_wait, frees: !takes };
-        if let Some(only) = all.only().and_then(|index| self.keyspace.shards.at(index)) {
+        if let Some(only) = all.only().and_then(|index| self.pin.held()?.at(index)) {
             let durability = (no_wait && unsynced.is_some()).then_some(Durability::None);
             self.write_whole(only, options(durability)).map_err(|error| CommitError { error, failed: all })?;
             // Who may wait has waited for the sync as well.
@@ -459,7 +515,7 @@ impl WriteGroup {
                 all.iter_mut().for_each(|(_, operations)| operations.push(operation));
                 continue;
             };
-            let Some(index) = self.keyspace.shards.of(slot).map(Shard::index) else { continue };
+            let Some(index) = self.pin.held().and_then(|held| held.of(slot)).map(Shard::index) else { continue };
             // Most often the same as before: keys are in the order of their slots.
             if all.get(last).is_none_or(|(shard, _)| shard.index() != index) {
                 let Some(place) = all.iter().position(|(shard, _)| shard.index() == index) else { continue };

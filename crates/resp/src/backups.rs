@@ -38,6 +38,9 @@ pub const MAX_READ_BYTES: usize = 512 << 10;
 /// Bytes that one request has compared.
 pub const MAX_HASHED_BYTES: u64 = 16 << 20;
 
+/// Who reads a part of a backup that was ended does so for less than this.
+const LET_GO_WITHIN: Duration = Duration::from_secs(5);
+
 /// Time between two looks at what is held.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
@@ -163,6 +166,9 @@ impl Backups {
         if state.has_stopped {
             return Err(BackupError::Stops);
         }
+        if !keyspace.has_store(&store) {
+            return Err(BackupError::NotOneStore(keyspace.stores().count()));
+        }
         state.watch(self, keyspace)?;
         state.held.push(held.clone());
         drop(state);
@@ -232,6 +238,21 @@ impl Backups {
         Ok(())
     }
 
+    /// Ends those of a store that is about to be closed, and waits for whoever reads a part of one
+    /// now.
+    pub fn let_go(&self, store: &Store) {
+        let of_store: Vec<_> =
+            self.state.lock().held.iter().filter(|held| held.checkpoint.is_of(store)).cloned().collect();
+        for held in of_store {
+            self.give_up(&held, "the shard is served here no more");
+            let (last, until) = (Arc::downgrade(&held), Instant::now() + LET_GO_WITHIN);
+            drop(held);
+            while last.strong_count() > 0 && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
     /// How many are being made.
     pub fn held(&self) -> usize {
         self.state.lock().held.len()
@@ -271,7 +292,7 @@ impl Backups {
 
     /// Gives up what has to be. Whether anything is left to watch.
     fn look(&self, keyspace: &Weak<Keyspace>) -> bool {
-        let is_full = |store: &Arc<Store>| matches!(store.check_free_space(), Err(StoreError::OutOfSpace { .. }));
+        let is_full = |store: Arc<Store>| matches!(store.check_free_space(), Err(StoreError::OutOfSpace { .. }));
         let is_short = keyspace.upgrade().is_some_and(|keyspace| keyspace.stores().any(is_full));
         let end = |held: &&Arc<BackupSnapshot>| is_short || held.idle() >= MAX_IDLE;
         // Of the others none is kept from here: whoever ends one takes its files with it.

@@ -12,10 +12,13 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::answer::Answer;
 use crate::buffers::Buffers;
 use crate::cluster_view::{Cluster, SeenView};
 use crate::compactions::Following;
+use crate::copies::{CopiesAwaited, LastWrites};
 use crate::federation::FederationAnswer;
+use ecotone_keyspace::gate::Level;
 use ecotone_keyspace::{CancelReason, CancellationSource, Keyspace, WatchFlag};
 
 /// One client, as the thread that serves it has it.
@@ -27,8 +30,8 @@ pub struct Client {
     pub is_authenticated: bool,
     /// From `MULTI` on.
     pub transaction: Option<Transaction>,
-    /// The keys of `WATCH`.
-    pub watched: HashMap<Vec<u8>, Watched>,
+    /// The keys of `WATCH`, each with the epoch of its shard where that has copies.
+    pub watched: HashMap<Vec<u8>, (Watched, Option<u64>)>,
     /// What they take, about.
     pub watched_bytes: usize,
     /// Set when one of them is written.
@@ -40,6 +43,10 @@ pub struct Client {
     pub then: Then,
     /// What it waits for.
     pub awaited: Option<Awaited>,
+    /// `CLIENT LEVEL`; none: that of each shard.
+    pub level: Option<Level>,
+    /// What it has written last, as far as that is committed.
+    pub last_writes: LastWrites,
     /// The federation as its last command found it.
     seen: Option<SeenView>,
 }
@@ -90,6 +97,10 @@ pub enum Awaited {
     Compaction(Following),
     /// The federation, which does what was asked of it also when nobody waits.
     Federation(FederationAnswer),
+    /// A failover: what the server says of it is nothing.
+    FailOver(FederationAnswer),
+    /// Copies.
+    Copies(CopiesAwaited),
 }
 
 impl Awaited {
@@ -98,10 +109,12 @@ impl Awaited {
     /// # Errors
     ///
     /// Why it has failed, as a client is told it.
-    pub async fn over(&mut self) -> Result<Option<Vec<u8>>, String> {
+    pub async fn over(&mut self) -> Result<Option<Answer>, String> {
         match self {
             Self::Compaction(following) => following.over().await.map(|()| None),
-            Self::Federation(answer) => answer.answered().await.map(Some),
+            Self::Federation(answer) => answer.answered().await.map(|answer| Some(Answer::Bulk(answer))),
+            Self::FailOver(answer) => answer.answered().await.map(|_| None),
+            Self::Copies(copies) => Ok(Some(copies.over().await)),
         }
     }
 }
@@ -119,6 +132,8 @@ impl Client {
             cleared: None,
             then: Then::Go,
             awaited: None,
+            level: None,
+            last_writes: LastWrites::default(),
             seen: None,
         }
     }
@@ -138,9 +153,20 @@ impl Client {
         self.is_authenticated && self.transaction.is_none()
     }
 
+    /// Whether another server may be asked for it: that knows nothing of its level.
+    pub fn is_forwardable(&self) -> bool {
+        self.is_plain() && self.level.is_none()
+    }
+
     /// Bytes of what it has queued and watches.
     pub fn memory_bytes(&self) -> usize {
         self.transaction.as_ref().map_or(0, |transaction| transaction.bytes) + self.watched_bytes
+    }
+
+    /// Its replies wait for copies at this level from now on.
+    pub fn set_level(&mut self, level: Option<Level>) {
+        self.level = level;
+        *self.info.level.lock() = level;
     }
 
     /// Watches nothing from now on.
@@ -192,6 +218,8 @@ pub struct ClientInfo {
     pub is_no_touch: AtomicBool,
     /// `READONLY`: it reads from copies.
     pub is_readonly: AtomicBool,
+    /// `CLIENT LEVEL`.
+    pub level: Mutex<Option<Level>>,
     /// Whether it came by TLS.
     pub is_tls: AtomicBool,
     /// `CLIENT KILL`.
@@ -288,6 +316,7 @@ impl Clients {
             is_no_evict: AtomicBool::new(false),
             is_no_touch: AtomicBool::new(false),
             is_readonly: AtomicBool::new(false),
+            level: Mutex::default(),
             is_tls: AtomicBool::new(false),
             is_killed: AtomicBool::new(false),
             cancellation: Arc::default(),

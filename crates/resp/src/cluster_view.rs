@@ -104,10 +104,53 @@ pub struct ShardView {
     pub slots: Vec<(u16, u16)>,
     /// The server that serves it.
     pub primary: usize,
-    /// Servers with a copy that may be read.
-    pub replicas: Vec<usize>,
+    /// The other copies.
+    pub replicas: Vec<ReplicaView>,
     /// Counts its primaries.
     pub epoch: u64,
+    /// Bytes that the primary has sent its copies in this epoch; 0: not known.
+    pub written_bytes: u64,
+}
+
+/// A copy of a shard that is not its primary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplicaView {
+    /// The place of its server.
+    pub server: usize,
+    /// Whether acknowledgements count it.
+    pub is_in_sync: bool,
+    /// How many bytes it is behind its primary; `None`: not known.
+    pub lag_bytes: Option<u64>,
+}
+
+impl ReplicaView {
+    /// A copy at a server that has everything, as far as is known.
+    pub fn at(server: usize) -> Self {
+        Self { server, is_in_sync: true, lag_bytes: None }
+    }
+}
+
+impl ShardView {
+    /// Its copy at a server that is not its primary.
+    pub fn replica_at(&self, server: usize) -> Option<&ReplicaView> {
+        self.replicas.iter().find(|replica| replica.server == server)
+    }
+
+    /// Up to which of the [bytes](Self::written_bytes) a server has it; 0: not known.
+    pub fn offset_at(&self, server: usize) -> u64 {
+        match self.replica_at(server) {
+            Some(replica) => replica.lag_bytes.map_or(0, |lag_bytes| self.written_bytes.saturating_sub(lag_bytes)),
+            None if server == self.primary => self.written_bytes,
+            None => 0,
+        }
+    }
+
+    /// Whether the same servers serve the same slots in both, however far copies are.
+    fn routes_as(&self, other: &Self) -> bool {
+        let copies = |shard: &Self| shard.replicas.iter().map(|replica| replica.server).collect::<Vec<_>>();
+        (&self.id, &self.slots, self.primary, self.epoch) == (&other.id, &other.slots, other.primary, other.epoch)
+            && copies(self) == copies(other)
+    }
 }
 
 /// A connection between this server and another one.
@@ -217,9 +260,10 @@ impl ClusterView {
                 return Err(ClusterViewError::Host(host.clone()));
             }
         }
-        let spoken_of = shards.iter().flat_map(|shard| shard.replicas.iter().chain([&shard.primary]));
-        if let Some(missing) = spoken_of.chain([&own]).find(|server| **server >= servers.len()) {
-            return Err(ClusterViewError::NoServer(*missing));
+        let copies = |shard: &ShardView| shard.replicas.iter().map(|replica| replica.server).collect::<Vec<_>>();
+        let spoken_of = shards.iter().flat_map(|shard| copies(shard).into_iter().chain([shard.primary]));
+        if let Some(missing) = spoken_of.chain([own]).find(|server| *server >= servers.len()) {
+            return Err(ClusterViewError::NoServer(missing));
         }
         let mut by_slot = vec![UNSERVED; SLOTS.into()];
         for (number, shard) in shards.iter().enumerate() {
@@ -256,7 +300,8 @@ impl ClusterView {
     ///
     /// What is wrong with the server's names.
     pub fn of_one(server: ServerView, shard_id: String) -> Result<Self, ClusterViewError> {
-        let shard = ShardView { id: shard_id, slots: vec![(0, SLOTS - 1)], primary: 0, replicas: Vec::new(), epoch: 1 };
+        let (slots, replicas) = (vec![(0, SLOTS - 1)], Vec::new());
+        let shard = ShardView { id: shard_id, slots, primary: 0, replicas, epoch: 1, written_bytes: 0 };
         Self::new(vec![server], 0, vec![shard], 1)
     }
 
@@ -330,7 +375,7 @@ impl ClusterView {
 
     /// The shard that a server has a copy of, where it is the primary of none.
     pub fn replica_of(&self, server: usize) -> Option<&ShardView> {
-        let is_copy = |shard: &&ShardView| shard.replicas.contains(&server);
+        let is_copy = |shard: &&ShardView| shard.replica_at(server).is_some();
         if self.shards.iter().any(|shard| shard.primary == server) { None } else { self.shards.iter().find(is_copy) }
     }
 
@@ -377,7 +422,8 @@ impl ClusterView {
     fn routes_as(&self, other: &Self) -> bool {
         let ids = |view: &Self| view.servers.iter().map(|server| server.id.clone()).collect::<Vec<_>>();
         self.own == other.own
-            && self.shards == other.shards
+            && self.shards.len() == other.shards.len()
+            && self.shards.iter().zip(&other.shards).all(|(own, other)| own.routes_as(other))
             && self.failure.is_some() == other.failure.is_some()
             && ids(self) == ids(other)
     }
@@ -487,7 +533,7 @@ pub struct SeenView {
     has_rules: bool,
     /// Its client has said that it follows redirects.
     pub follows_redirects: bool,
-    /// Its client has said `READONLY`.
+    /// Its client has said `READONLY`. Copies are not read yet: only primaries answer.
     pub reads_replicas: bool,
 }
 
@@ -565,10 +611,10 @@ pub enum Destination {
 }
 
 impl SeenView {
-    /// What becomes of a command with keys in these `slots`, in whatever order, which `writes` or
-    /// does not. As Redis decides it: the first key names the shard, the others must be in it. In
-    /// cluster mode they must be in one slot, as in Redis; otherwise in one shard.
-    pub fn destination(&self, slots: impl IntoIterator<Item = Slot>, writes: bool) -> Destination {
+    /// What becomes of a command with keys in these `slots`, in whatever order. As Redis decides it:
+    /// the first key names the shard, the others must be in it. In cluster mode they must be in one
+    /// slot, as in Redis; otherwise in one shard. Only the primary carries it out.
+    pub fn destination(&self, slots: impl IntoIterator<Item = Slot>) -> Destination {
         let (view, mut slots) = (&*self.current.view, slots.into_iter());
         let Some(first) = slots.next() else { return Destination::Here };
         let shard_of = |slot: Slot| view.by_slot[usize::from(slot.number())];
@@ -581,8 +627,7 @@ impl SeenView {
         if view.failure.is_some() {
             return Destination::Down;
         }
-        let may_read_here = self.reads_replicas && !writes && shard.replicas.contains(&view.own);
-        if shard.primary == view.own || may_read_here {
+        if shard.primary == view.own {
             return Destination::Here;
         }
         Destination::Moved { slot: first, server: shard.primary }
@@ -602,7 +647,8 @@ mod tests {
     }
 
     fn shard(number: usize, slots: &[(u16, u16)], primary: usize) -> ShardView {
-        ShardView { id: id(number), slots: slots.to_vec(), primary, replicas: Vec::new(), epoch: number as u64 }
+        let (id, slots, replicas) = (id(number), slots.to_vec(), Vec::new());
+        ShardView { id, slots, primary, replicas, epoch: number as u64, written_bytes: 0 }
     }
 
     fn view(shards: Vec<ShardView>) -> Result<ClusterView, ClusterViewError> {
@@ -616,7 +662,7 @@ mod tests {
             (vec![shard(1, &[(5, 4)], 0)], ClusterViewError::Range(5, 4)),
             (vec![shard(1, &[(0, 5)], 0), shard(2, &[(5, 6)], 0)], ClusterViewError::Twice(5)),
             (vec![shard(1, &[], 2)], ClusterViewError::NoServer(2)),
-            (vec![ShardView { replicas: vec![3], ..shard(1, &[], 0) }], ClusterViewError::NoServer(3)),
+            (vec![ShardView { replicas: vec![ReplicaView::at(3)], ..shard(1, &[], 0) }], ClusterViewError::NoServer(3)),
             (vec![shard(1, &[], 0), shard(1, &[], 1)], ClusterViewError::Id(id(1))),
         ] {
             assert_eq!(view(shards), Err(why));
@@ -663,17 +709,17 @@ mod tests {
             let slots: Vec<Slot> = slots.iter().map(|number| slot(*number)).collect();
             cluster.set_mode(ClusterMode::default());
             seen.refresh(&cluster);
-            assert_eq!(seen.destination(slots.iter().copied(), true), apart, "{slots:?}");
+            assert_eq!(seen.destination(slots.iter().copied()), apart, "{slots:?}");
             cluster.set_mode(ClusterMode { is_cluster: true, is_proxy: false });
             seen.refresh(&cluster);
-            assert_eq!(seen.destination(slots.iter().copied(), true), together, "{slots:?}");
+            assert_eq!(seen.destination(slots.iter().copied()), together, "{slots:?}");
         }
         cluster.publish(view(shards).unwrap().failing("too few voters"));
         assert!(seen.is_outdated(&cluster));
         seen.refresh(&cluster);
         assert!(!seen.is_outdated(&cluster));
-        assert_eq!(seen.destination([slot(3)], false), Destination::Down);
-        assert_eq!(seen.destination([], true), Destination::Here);
+        assert_eq!(seen.destination([slot(3)]), Destination::Down);
+        assert_eq!(seen.destination([]), Destination::Here);
     }
 
     #[test]
@@ -698,16 +744,24 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_serves_reads_to_those_who_ask_for_that() {
-        let copy = ShardView { replicas: vec![0], ..shard(1, &[(0, SLOTS - 1)], 1) };
-        let cluster = Cluster::new(view(vec![copy]).unwrap(), ClusterMode { is_cluster: true, is_proxy: false });
+    fn a_replica_sends_readers_to_the_primary_however_far_it_is() {
+        let copy = ShardView { replicas: vec![ReplicaView::at(0)], ..shard(1, &[(0, SLOTS - 1)], 1) };
+        let mode = ClusterMode { is_cluster: true, is_proxy: false };
+        let cluster = Cluster::new(view(vec![copy.clone()]).unwrap(), mode);
         let mut seen = SeenView::of(&cluster);
         let slot = Slot::of(b"a");
         let moved = Destination::Moved { slot, server: 1 };
-        assert_eq!(seen.destination([slot], false), moved);
+        assert_eq!(seen.destination([slot]), moved);
         seen.reads_replicas = true;
-        assert_eq!(seen.destination([slot], false), Destination::Here);
-        assert_eq!(seen.destination([slot], true), moved);
+        assert_eq!(seen.destination([slot]), moved);
+        // How far it is disturbs no request; where it is does.
+        let behind = ReplicaView { is_in_sync: false, lag_bytes: Some(30), ..ReplicaView::at(0) };
+        let behind = ShardView { replicas: vec![behind], written_bytes: 100, ..copy.clone() };
+        assert_eq!((behind.offset_at(0), behind.offset_at(1), copy.offset_at(0)), (70, 100, 0));
+        cluster.publish(view(vec![behind]).unwrap());
+        assert!(!seen.is_outdated(&cluster));
+        cluster.publish(view(vec![ShardView { replicas: Vec::new(), ..copy }]).unwrap());
+        assert!(seen.is_outdated(&cluster));
     }
 
     #[test]

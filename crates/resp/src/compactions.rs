@@ -199,9 +199,14 @@ impl Running {
         for store in keyspace.stores() {
             let mut goes_on = |progress: &CompactionProgress| {
                 *job.progress.lock() = beside(&done, progress);
-                !job.is_cancelled.load(Ordering::Relaxed)
+                !job.is_cancelled.load(Ordering::Relaxed) && keyspace.has_store(&store)
             };
-            match store.compact_all(&mut goes_on) {
+            let compacted = store.compact_all(&mut goes_on);
+            if !keyspace.has_store(&store) {
+                // It is served here no more, and what there is to do is another server's.
+                continue;
+            }
+            match compacted {
                 Ok(progress) => done = beside(&done, &progress),
                 Err(error) => {
                     tracing::warn!(%error, "a compaction that was asked for has failed");

@@ -12,7 +12,7 @@ use crate::client::{Client, Then};
 use crate::client_events::ClientEvent;
 use crate::cluster_view::Destination;
 use crate::command::cluster::moved;
-use crate::command::run::reply_error;
+use crate::command::run::{check_gates, reply_error};
 use crate::command::table::{check_number, find_called};
 use crate::command::{Command, KeyPositions, flag, table, transactions};
 use crate::host::Host;
@@ -157,11 +157,11 @@ pub(crate) fn destination(service: &Service, client: &mut Client, arguments: &[&
     let command = table::resolve(arguments).ok()?;
     let seen = client.seen(&service.cluster);
     let (has_rules, is_proxied) = (seen.has_rules(), seen.is_proxied());
-    if !has_rules || !is_proxied || !client.is_plain() || !is_forwarded(command) {
+    if !has_rules || !is_proxied || !client.is_forwardable() || !is_forwarded(command) {
         return None;
     }
     let seen = client.seen(&service.cluster);
-    match seen.destination(key_slots(command, arguments), command.has(flag::WRITE)) {
+    match seen.destination(key_slots(command, arguments)) {
         Destination::Moved { server, .. } => Some(server),
         _ => None,
     }
@@ -187,7 +187,7 @@ fn may_be_carried_out_here(
 ) -> Result<Where, Failure> {
     let destination = if command.keys != KeyPositions::None {
         let seen = client.seen(&service.cluster);
-        let destination = seen.destination(key_slots(command, arguments), command.has(flag::WRITE));
+        let destination = seen.destination(key_slots(command, arguments));
         in_one_store(service, destination, || key_slots(command, arguments))
     } else if command.name == "exec" {
         destination_of_queued(service, client)
@@ -197,9 +197,9 @@ fn may_be_carried_out_here(
     match destination {
         Destination::Here => Ok(Where::Here),
         Destination::Moved { slot, server } => {
-            let (is_plain, is_tls) = (client.is_plain(), client.info.is_tls.load(Ordering::Relaxed));
+            let (is_forwardable, is_tls) = (client.is_forwardable(), client.info.is_tls.load(Ordering::Relaxed));
             let seen = client.seen(&service.cluster);
-            if seen.is_proxied() && is_plain && is_forwarded(command) {
+            if seen.is_proxied() && is_forwardable && is_forwarded(command) {
                 return Ok(Where::Elsewhere);
             }
             Err(moved(seen.view(), slot, server, is_tls))
@@ -213,17 +213,16 @@ fn may_be_carried_out_here(
 /// Of all keys that were queued since `MULTI`; `EXEC` without that is refused by itself.
 fn destination_of_queued(service: &Service, client: &mut Client) -> Destination {
     let Some(transaction) = client.transaction.take() else { return Destination::Here };
-    let (mut slots, mut writes) = (Vec::new(), false);
+    let mut slots = Vec::new();
     for arguments in &transaction.queued {
         let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
         // It was found when it was queued.
         if let Ok(command) = table::resolve(&arguments) {
-            writes |= command.has(flag::WRITE);
             slots.extend(key_slots(command, &arguments));
         }
     }
     client.transaction = Some(transaction);
-    let destination = client.seen(&service.cluster).destination(slots.iter().copied(), writes);
+    let destination = client.seen(&service.cluster).destination(slots.iter().copied());
     in_one_store(service, destination, || slots.iter().copied())
 }
 
@@ -263,6 +262,13 @@ fn queue(
     {
         service.statistics.usage.refused(command.id());
         return refuse(service, client, reply, &error.into());
+    }
+    if command.has(flag::WRITE)
+        && service.keyspace.has_gates()
+        && let Err(failure) = check_gates(service, client, key_slots(command, arguments))
+    {
+        service.statistics.usage.refused(command.id());
+        return refuse(service, client, reply, &failure);
     }
     let bytes: usize = arguments.iter().map(|argument| argument.len() + QUEUED_ARGUMENT_BYTES).sum();
     let most = service.limits.read().transaction_bytes;

@@ -33,6 +33,10 @@ pub enum FederationRequest {
     Create {
         /// How many.
         shards: Option<u32>,
+        /// How many copies each is to have, where that is said.
+        copies: Option<u32>,
+        /// Who must have a write before it is acknowledged, where that is said.
+        level: Option<String>,
     },
     /// A server is to be emptied, or no longer is.
     Drain {
@@ -48,8 +52,24 @@ pub enum FederationRequest {
         /// Also when it has the only copy of a shard, or votes.
         force: bool,
     },
-    /// Which shard should be moved where.
+    /// What moves, and what should be moved by hand.
     Rebalance,
+    /// A shard is handed over to another copy, without loss.
+    SwitchOver {
+        /// Its number.
+        shard: u32,
+        /// The name or number of the server that is to have it.
+        to: String,
+    },
+    /// A copy is made the primary that may lack what was acknowledged.
+    Promote {
+        /// The number of its shard.
+        shard: u32,
+        /// The name or number of its server.
+        to: String,
+        /// Whether it is known that writes may be lost.
+        force: bool,
+    },
     /// A shard was moved by hand.
     Move {
         /// Its number.
@@ -57,7 +77,12 @@ pub enum FederationRequest {
         /// The name or number of the server that has it now.
         to: String,
     },
-    /// A setting of the whole federation.
+    /// The settings of the whole federation.
+    Get {
+        /// The name of the only one that is wanted.
+        name: Option<String>,
+    },
+    /// A setting of the whole federation is changed.
     Set {
         /// Its name.
         name: String,

@@ -54,10 +54,26 @@ pub trait Host: Send + Sync {
         Err("this server is alone, and knows nothing of federations".into())
     }
 
+    /// Makes this server the primary of the shards that it has copies of (`CLUSTER FAILOVER`): by
+    /// switch-over, or with `force` although that may lose what this copy lacks. It may wait for
+    /// other servers, for some seconds.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not.
+    fn fail_over(&self, _force: bool) -> Result<(), HostError> {
+        Err(HostError("this server has no copies of other servers' shards".into()))
+    }
+
     /// A client asks the server to stop. It returns at once; the server stops after. What was
     /// acknowledged is made durable.
     fn shut_down(&self);
 }
+
+/// Why the server does not do what a client asks of it: a text without code word.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct HostError(pub String);
 
 /// Where backups lie that the server makes by itself.
 pub trait BackupTarget: Send + Sync {

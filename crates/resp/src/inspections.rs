@@ -103,6 +103,9 @@ struct Inspection {
     /// What is being done, as JSON.
     doing: Value,
     wanted: bool,
+    /// Whether the store is about to be closed.
+    is_let_go: bool,
+    store: Weak<Store>,
     /// When it ended, and what came of it.
     ended: Option<(Instant, Result<Value, String>)>,
 }
@@ -111,6 +114,7 @@ impl Inspection {
     /// Whether its client is there and has not ended it.
     fn is_wanted(&self) -> bool {
         self.wanted
+            && !self.is_let_go
             && self.client.upgrade().is_some_and(|client| !client.is_killed.load(std::sync::atomic::Ordering::Acquire))
     }
 
@@ -133,7 +137,7 @@ impl Inspections {
         client: &Arc<ClientInfo>,
         question: Question,
     ) -> Result<(), InspectError> {
-        let store = keyspace.only_store().ok_or_else(|| InspectError::NotOneStore(keyspace.stores().count()))?.clone();
+        let store = keyspace.only_store().ok_or_else(|| InspectError::NotOneStore(keyspace.stores().count()))?;
         {
             let mut state = self.state.lock();
             if state.stops {
@@ -151,6 +155,8 @@ impl Inspections {
                 began: Instant::now(),
                 doing: Value::Null,
                 wanted: true,
+                is_let_go: false,
+                store: Arc::downgrade(&store),
                 ended: None,
             });
         }
@@ -199,6 +205,15 @@ impl Inspections {
         let was_there = own.map(|last| last.wanted = false).is_some();
         self.ends.notify_all();
         was_there
+    }
+
+    /// Ends the one of `store`, which is about to be closed: who has it lets it go soon.
+    pub fn let_go(&self, store: &Store) {
+        let mut state = self.state.lock();
+        if let Some(last) = state.last.as_mut().filter(|last| std::ptr::eq(last.store.as_ptr(), store)) {
+            last.is_let_go = true;
+        }
+        self.ends.notify_all();
     }
 
     /// Ends whatever runs, and waits for it: before the store is closed.
@@ -252,7 +267,13 @@ impl Running {
     }
 
     fn why_ended(&self, store: &Store) -> String {
-        let stops = self.inspections.state.lock().stops;
+        let (stops, is_let_go) = {
+            let state = self.inspections.state.lock();
+            (state.stops, state.last.as_ref().is_some_and(|last| last.is_let_go))
+        };
+        if is_let_go {
+            return "the shard is served here no more".into();
+        }
         match (stops, has_room(store)) {
             (true, _) => "the server stops".into(),
             (false, true) => "it was ended".into(),

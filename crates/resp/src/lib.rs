@@ -8,6 +8,7 @@
 //! What must never be in here: files and tables (that is `engine`), how keys lie in the store (that
 //! is `keyspace`), the configuration file, HTTP and the wiring of a server (that is `server`).
 
+pub mod answer;
 pub mod backups;
 pub mod buffers;
 pub mod client;
@@ -15,6 +16,7 @@ pub mod client_events;
 pub mod cluster_view;
 pub mod command;
 pub mod compactions;
+pub mod copies;
 pub mod execute;
 pub mod federation;
 pub mod histogram;

@@ -23,6 +23,7 @@ use crate::saves::Saves;
 use crate::serve::CertificateEnds;
 use crate::slowlog::Slowlog;
 use crate::usage::{Loops, Rates, Usage};
+use ecotone_engine::Store;
 use ecotone_keyspace::Keyspace;
 pub use ecotone_keyspace::memory::SMALL_BYTES;
 
@@ -119,6 +120,13 @@ impl Service {
         self.slowlog.set_slow_after(limits.slow_after);
         *self.limits.write() = Arc::new(limits);
         self.limits_changed.send_replace(());
+    }
+
+    /// Ends whatever takes long with a store whose shard was given up: it is to be closed.
+    pub fn let_go(&self, store: &Store) {
+        self.inspections.let_go(store);
+        self.backups.let_go(store);
+        store.end_compactions();
     }
 }
 
@@ -279,6 +287,8 @@ pub struct Statistics {
     pub event_loops: AtomicUsize,
     /// Clients that wait for the device, or for a thread that may wait.
     pub waiting: AtomicUsize,
+    /// Clients whose replies wait for copies of a shard.
+    pub awaiting_copies: AtomicUsize,
     /// How often one waited until the kernel had read what was not in memory.
     pub reads_awaited: AtomicU64,
     /// How often one was moved to a blocking thread to a thread that may wait.

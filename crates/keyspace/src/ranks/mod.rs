@@ -40,6 +40,7 @@ use parking_lot::Mutex;
 pub use blocks::{BLOCK_ELEMENTS, Block, Blocks, Cut, Kept, separator};
 
 use crate::layout::{self, CollectionId, StoredKey};
+use crate::slot::SlotSet;
 
 /// Memory that all of them take by default.
 pub const MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -179,6 +180,16 @@ impl Ranks {
     pub(super) fn forget(&self, id: CollectionId) {
         if self.collections() > 0 {
             self.locked(|cache| cache.remove(id));
+        }
+    }
+
+    /// Drops those of all collections in these slots.
+    pub(super) fn forget_slots(&self, slots: &SlotSet) {
+        if self.collections() > 0 {
+            self.locked(|cache| {
+                let of_slots: Vec<_> = cache.indexes.keys().filter(|id| slots.has(id.slot)).copied().collect();
+                of_slots.into_iter().for_each(|id| cache.remove(id));
+            });
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::entry::{container, help, plain};
 use super::{Call, Command, flag, word};
 use crate::client::{Client, ClientInfo, Then};
+use crate::copies::{level_name, level_of};
 use crate::protocol::number::parse_integer;
 use crate::service::CLIENT_BYTES;
 use ecotone_keyspace::error::{Failure, Outcome, texts};
@@ -80,6 +81,17 @@ const SUBCOMMANDS: &[Command] = &[
     Command {
         usage: "capability...",
         ..subcommand("client|capa", -3, ALWAYS, "8.0.0", "Declares what the client is capable of.", capabilities)
+    },
+    Command {
+        usage: "(level: ONE | QUORUM | ALL | DEFAULT)",
+        ..subcommand(
+            "client|level",
+            3,
+            ALWAYS,
+            "7.2.0",
+            "Sets which copies must have what replies to the connection tell of; not of Redis.",
+            set_level,
+        )
     },
     subcommand(
         "client|help",
@@ -154,13 +166,15 @@ fn line(client: &ClientInfo) -> String {
     let (queued, buffers) = (client.queued.load(Ordering::Relaxed), &client.buffers);
     let of = |bytes: &AtomicUsize| bytes.load(Ordering::Relaxed);
     let (query, sending) = (of(&buffers.query_bytes), of(&buffers.sending_capacity));
+    // Only of who has set it: the fields of all others are Redis'.
+    let level = client.level.lock().map(|level| format!(" level={}", level_name(level))).unwrap_or_default();
     let mut line = String::new();
     // Writing into a string does not fail.
     let _ = writeln!(
         line,
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db=0 sub=0 psub=0 ssub=0 multi={queued} \
          qbuf={query} qbuf-free={} argv-mem={} multi-mem={} rbs={} rbp={} obl={} oll={} omem={sending} tot-mem={} events={} \
-         cmd={} user=default redir=-1 resp={} lib-name={} lib-ver={}",
+         cmd={} user=default redir=-1 resp={} lib-name={} lib-ver={}{level}",
         client.id,
         client.address,
         client.local_address,
@@ -206,6 +220,15 @@ fn letters(client: &ClientInfo) -> String {
 fn capabilities(call: &mut Call<'_>) -> Outcome {
     let follows_redirects = call.arguments[2..].iter().any(|word| word.eq_ignore_ascii_case(b"redirect"));
     call.client.seen(&call.service.cluster).follows_redirects |= follows_redirects;
+    call.reply.simple("OK");
+    Ok(())
+}
+
+fn set_level(call: &mut Call<'_>) -> Outcome {
+    let word = call.arguments[2];
+    let level = level_of(word)
+        .ok_or_else(|| Failure::repeating("ERR Unknown level '", word, "': it is one, quorum, all or default"))?;
+    call.client.set_level(level);
     call.reply.simple("OK");
     Ok(())
 }
@@ -394,6 +417,9 @@ fn client_help(call: &mut Call<'_>) -> Outcome {
             "    * LIB-VER: the client lib version.",
             "CAPA <capability> [<capability> ...]",
             "    Declare what the client is capable of: REDIRECT, it follows redirects itself.",
+            "LEVEL (ONE|QUORUM|ALL|DEFAULT)",
+            "    From now on replies wait until the primary, a majority of all copies or every copy in sync",
+            "    has what they tell of; DEFAULT: what the federation has set.",
             "NO-EVICT (ON|OFF)",
             "    Protect current client connection from eviction.",
             "NO-TOUCH (ON|OFF)",

@@ -13,8 +13,9 @@ use std::time::Duration;
 use super::cluster_map::{self, Addressed};
 use super::entry::{container, help, plain};
 use super::{Call, Command, Deprecation, flag};
-use crate::client::Then;
-use crate::cluster_view::ClusterView;
+use crate::client::{Awaited, Then};
+use crate::cluster_view::{ClusterView, ReplicaView, ShardView};
+use crate::copies::CopiesAwaited;
 use crate::protocol::number::parse_integer;
 use ecotone_keyspace::Slot;
 use ecotone_keyspace::error::{Failure, Outcome, repeated, texts};
@@ -152,7 +153,13 @@ const SUBCOMMANDS: &[Command] = &[
     },
     Command {
         usage: "[options: FORCE | TAKEOVER]",
-        ..otherwise("cluster|failover", -2, "Forces a replica to perform a manual failover of its master.")
+        ..command(
+            "cluster|failover",
+            -2,
+            ADMIN | flag::NO_ASYNC_LOADING,
+            "Forces a replica to perform a manual failover of its master.",
+            fail_over,
+        )
     },
     otherwise("cluster|flushslots", 2, "Deletes all slots information from a node."),
     Command { usage: "node-id", ..otherwise("cluster|forget", 3, "Removes a node from the nodes table.") },
@@ -199,7 +206,7 @@ fn view(call: &mut Call<'_>) -> Outcome<Arc<ClusterView>> {
     }
 }
 
-fn addressed<'v>(call: &Call<'_>, view: &'v ClusterView) -> Addressed<'v> {
+pub(super) fn addressed<'v>(call: &Call<'_>, view: &'v ClusterView) -> Addressed<'v> {
     Addressed::to(view, &call.client.info)
 }
 
@@ -217,7 +224,7 @@ fn my_id(call: &mut Call<'_>) -> Outcome {
 
 fn my_shard_id(call: &mut Call<'_>) -> Outcome {
     let view = view(call)?;
-    let is_own = |shard: &&crate::cluster_view::ShardView| shard.primary == view.own();
+    let is_own = |shard: &&ShardView| shard.primary == view.own();
     let shard = view.shards().iter().find(is_own).or_else(|| view.replica_of(view.own()));
     // A server without a shard has one of its own in Redis.
     call.reply.bulk_text(shard.map_or(&view.servers()[view.own()].id, |shard| &shard.id));
@@ -314,7 +321,9 @@ fn replicas(call: &mut Call<'_>) -> Outcome {
         return Err(Failure::text("ERR The specified node is not a master"));
     }
     let addressed = addressed(call, &view);
-    let is_replica = |other: &usize| view.replica_of(*other).is_some_and(|shard| shard.primary == server);
+    // Also those that are the primary of other shards, which Redis knows nothing of.
+    let is_replica =
+        |other: &usize| view.shards().iter().any(|shard| shard.primary == server && shard.replica_at(*other).is_some());
     let replicas: Vec<usize> = (0..view.servers().len()).filter(is_replica).collect();
     call.reply.array(replicas.len());
     replicas.into_iter().for_each(|replica| call.reply.bulk_text(&addressed.line(replica)));
@@ -336,6 +345,26 @@ fn asking(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
+/// Waits until the server has done it, or has failed to, as its clients are told then.
+fn fail_over(call: &mut Call<'_>) -> Outcome {
+    view(call)?;
+    let force = match call.arguments[2..] {
+        [] => false,
+        [option] if option.eq_ignore_ascii_case(b"FORCE") || option.eq_ignore_ascii_case(b"TAKEOVER") => true,
+        _ => return Err(texts::SYNTAX),
+    };
+    let host = call.service.host.clone();
+    let begun = call
+        .service
+        .federation
+        .begin(move || host.fail_over(force).map(|()| Vec::new()).map_err(|error| error.to_string()));
+    let answer = begun.map_err(|error| Failure::with(format!("ERR {error}")))?;
+    call.client.awaited = Some(Awaited::FailOver(answer));
+    call.client.then = Then::Follow;
+    call.reply.simple("OK");
+    Ok(())
+}
+
 /// How a federation does what Redis does by a subcommand of `CLUSTER`.
 fn done_otherwise(call: &mut Call<'_>) -> Outcome {
     view(call)?;
@@ -343,7 +372,7 @@ fn done_otherwise(call: &mut Call<'_>) -> Outcome {
     let instead = match name {
         "meet" => "a server joins by: ecotone cluster token, then ecotone serve --join HOST:PORT --token TOKEN",
         "forget" | "reset" => "a server leaves by: ecotone cluster drain, then remove",
-        "replicate" | "failover" => "there are no copies of shards",
+        "replicate" => "its leader decides which servers have copies of a shard",
         "saveconfig" | "bumpepoch" | "set-config-epoch" => {
             "its servers keep the map, and count its epochs, by themselves"
         }
@@ -362,6 +391,8 @@ fn cluster_help(call: &mut Call<'_>) -> Outcome {
             "    Return number of failure reports for <node-id>.",
             "COUNTKEYSINSLOT <slot>",
             "    Return the number of keys in <slot>.",
+            "FAILOVER [FORCE|TAKEOVER]",
+            "    Promote current replica node to being a master.",
             "GETKEYSINSLOT <slot> <count>",
             "    Return key names stored by current node in a slot.",
             "INFO",
@@ -390,24 +421,74 @@ fn cluster_help(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// A copy that may be read here is told of by `CLUSTER`: for those who follow it there is no log to
-/// be read.
+/// As in Redis, over all shards that this server is the primary of, or that it has a copy of where
+/// it is the primary of none. Offsets are bytes of what primaries send their copies.
 fn role(call: &mut Call<'_>) -> Outcome {
-    call.reply.array(3);
-    call.reply.bulk_text("master");
-    call.reply.integer(0);
-    call.reply.array(0);
+    let view = call.client.seen(&call.service.cluster).view().clone();
+    let (own, addressed) = (view.own(), addressed(call, &view));
+    let reply = &mut *call.reply;
+    if let Some(shard) = view.replica_of(own) {
+        reply.array(5);
+        reply.bulk_text("slave");
+        reply.bulk_text(addressed.ip(shard.primary));
+        reply.integer(addressed.port(shard.primary).into());
+        let is_in_sync = shard.replica_at(own).is_some_and(|replica| replica.is_in_sync);
+        reply.bulk_text(if is_in_sync { "connected" } else { "sync" });
+        reply.integer(shard.offset_at(own) as i64);
+        return Ok(());
+    }
+    let replicas: Vec<(&ShardView, &ReplicaView)> = replicas_of(&view, own).collect();
+    reply.array(3);
+    reply.bulk_text("master");
+    reply.integer(written_bytes(&view, own) as i64);
+    reply.array(replicas.len());
+    for (shard, replica) in replicas {
+        reply.array(3);
+        reply.bulk_text(addressed.ip(replica.server));
+        reply.bulk_text(&addressed.port(replica.server).to_string());
+        reply.bulk_text(&shard.offset_at(replica.server).to_string());
+    }
     Ok(())
 }
 
-/// There are no replicas. A client that waits for some gets the reply after its timeout, as in
+/// The copies of the shards that a server is the primary of.
+pub(super) fn replicas_of(view: &ClusterView, primary: usize) -> impl Iterator<Item = (&ShardView, &ReplicaView)> {
+    let own = view.shards().iter().filter(move |shard| shard.primary == primary);
+    own.flat_map(|shard| shard.replicas.iter().map(move |replica| (shard, replica)))
+}
+
+/// What a server has sent the copies of its shards.
+pub(super) fn written_bytes(view: &ClusterView, primary: usize) -> u64 {
+    view.shards().iter().filter(|shard| shard.primary == primary).map(|shard| shard.written_bytes).sum()
+}
+
+/// Where no shard has copies, a client that waits for some gets the reply after its timeout, as in
 /// Redis; one without a timeout gets it at once.
 fn wait(call: &mut Call<'_>) -> Outcome {
     let replicas = parse_integer(call.arguments[1]).ok_or(texts::NOT_AN_INTEGER)?;
     let timeout_ms = timeout_ms(call, 2, replicas)?;
+    if call.service.keyspace.has_gates() {
+        wait_for_copies(call, replicas, None, timeout_ms);
+        return Ok(());
+    }
     rest(call, replicas, timeout_ms);
     call.reply.integer(0);
     Ok(())
+}
+
+/// As of Redis' connection, the writes are those before this command; they are committed when it
+/// waits. Within a transaction nothing waits, and what the transaction writes is not counted.
+fn wait_for_copies(call: &mut Call<'_>, replicas: i64, local: Option<bool>, timeout_ms: u64) {
+    let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
+    let copies = usize::try_from(replicas).unwrap_or(0);
+    let mut awaited = CopiesAwaited::new(call.service.keyspace.clone(), copies, local, timeout);
+    if call.client.info.is_in_transaction() {
+        awaited.of(call.client.last_writes.clone());
+        awaited.reached().0.write(call.reply);
+        return;
+    }
+    call.client.awaited = Some(Awaited::Copies(awaited));
+    call.client.then = Then::Follow;
 }
 
 /// The log of this server is what Redis' append-only file is, and it waits for that; replicas are
@@ -430,6 +511,10 @@ fn wait_for_log(call: &mut Call<'_>) -> Outcome {
     } else {
         setting("appendfsync") == "always"
     };
+    if call.service.keyspace.has_gates() {
+        wait_for_copies(call, replicas, Some(is_synced), timeout_ms);
+        return Ok(());
+    }
     rest(call, replicas, timeout_ms);
     call.reply.array(2);
     call.reply.integer(is_synced.into());

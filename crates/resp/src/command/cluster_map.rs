@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 use crate::client::ClientInfo;
-use crate::cluster_view::{ClusterView, Endpoint, Health, ServerView, ShardView};
+use crate::cluster_view::{ClusterView, Endpoint, Health, ReplicaView, ServerView, ShardView};
 use crate::protocol::reply::Reply;
 use ecotone_keyspace::Slot;
 use ecotone_keyspace::error::Failure;
@@ -54,14 +54,14 @@ impl<'v> Addressed<'v> {
         }
     }
 
-    fn ip(&self, server: usize) -> &str {
+    pub(super) fn ip(&self, server: usize) -> &str {
         match self.view.servers()[server].ip.as_str() {
             "" if server == self.view.own() => &self.came_to,
             ip => ip,
         }
     }
 
-    fn port(&self, server: usize) -> u16 {
+    pub(super) fn port(&self, server: usize) -> u16 {
         port(&self.view.servers()[server], self.is_tls)
     }
 
@@ -99,8 +99,11 @@ impl<'v> Addressed<'v> {
         let ranges = self.view.ranges();
         reply.array(ranges.len());
         for (first, last, shard) in ranges {
-            let has_not_failed = |replica: &&usize| self.view.servers()[**replica].health != Health::Failed;
-            let replicas: Vec<usize> = shard.replicas.iter().filter(has_not_failed).copied().collect();
+            // As in Redis without those that have failed, and that have not everything yet.
+            let is_there = |replica: &&ReplicaView| {
+                replica.is_in_sync && self.view.servers()[replica.server].health != Health::Failed
+            };
+            let replicas: Vec<usize> = shard.replicas.iter().filter(is_there).map(|replica| replica.server).collect();
             reply.array(3 + replicas.len());
             reply.integer(first.into());
             reply.integer(last.into());
@@ -158,14 +161,19 @@ impl<'v> Addressed<'v> {
             reply.array(1 + shard.replicas.len());
             self.server_of_shard(reply, shard, shard.primary);
             for replica in &shard.replicas {
-                self.server_of_shard(reply, shard, *replica);
+                self.server_of_shard(reply, shard, replica.server);
             }
         }
     }
 
     fn server_of_shard(&self, reply: &mut Reply, shard: &ShardView, place: usize) {
         let server = &self.view.servers()[place];
-        let is_failed = server.health == Health::Failed;
+        let is_behind = shard.replica_at(place).is_some_and(|replica| !replica.is_in_sync);
+        let health = match server.health {
+            Health::Failed => "fail",
+            _ if is_behind => "loading",
+            Health::Online | Health::Suspected => "online",
+        };
         let mut fields = vec![("id", Field::Text(&server.id))];
         let ports = [("port", server.port), ("tls-port", server.tls_port)];
         fields.extend(
@@ -175,9 +183,8 @@ impl<'v> Addressed<'v> {
         fields.push(("endpoint", Field::Text(self.endpoint(place))));
         fields.extend((!server.host_name.is_empty()).then_some(("hostname", Field::Text(&server.host_name))));
         fields.push(("role", Field::Text(if place == shard.primary { "master" } else { "replica" })));
-        // As of a Redis that nobody follows.
-        fields.push(("replication-offset", Field::Number(0)));
-        fields.push(("health", Field::Text(if is_failed { "fail" } else { "online" })));
+        fields.push(("replication-offset", Field::Number(shard.offset_at(place) as i64)));
+        fields.push(("health", Field::Text(health)));
         reply.map(fields.len());
         for (name, field) in fields {
             reply.bulk_text(name);

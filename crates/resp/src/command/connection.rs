@@ -205,6 +205,7 @@ fn reset(call: &mut Call<'_>) -> Outcome {
     for switched in [&info.is_no_evict, &info.is_no_touch, &info.is_readonly] {
         switched.store(false, Ordering::Relaxed);
     }
+    call.client.set_level(None);
     let seen = call.client.seen(&call.service.cluster);
     (seen.reads_replicas, seen.follows_redirects) = (false, false);
     call.client.is_authenticated = call.service.limits.read().password.is_none();

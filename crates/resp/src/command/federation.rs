@@ -33,7 +33,7 @@ const FEDERATION: &[Command] = &[
     subcommand("federation|status", 2, "Returns as JSON which servers and shards there are, and who leads.", status),
     subcommand("federation|token", 2, "Returns as JSON a token with which one server can join within an hour.", token),
     Command {
-        usage: "[shards:integer]",
+        usage: "[shards:integer] [COPIES copies:integer] [LEVEL level]",
         ..subcommand("federation|create", -2, "Deals all hash slots to shards, once, and these to servers.", create)
     },
     Command {
@@ -47,10 +47,27 @@ const FEDERATION: &[Command] = &[
         ..subcommand("federation|undrain", 3, "Takes back that a server is drained.", |call| drain(call, false))
     },
     Command { usage: "server [FORCE]", ..subcommand("federation|remove", -3, "Removes a server for ever.", remove) },
-    subcommand("federation|rebalance", 2, "Returns as JSON which shards should be moved, and moves none.", rebalance),
+    subcommand(
+        "federation|rebalance",
+        2,
+        "Returns as JSON which copies are being moved, and which shards should be moved by hand.",
+        rebalance,
+    ),
     Command {
         usage: "shard:integer (TO server)",
         ..subcommand("federation|move", 5, "States that a shard was moved by hand.", move_shard)
+    },
+    Command {
+        usage: "shard:integer (TO server)",
+        ..subcommand("federation|switchover", 5, "Hands a shard over to another copy, without loss.", switch_over)
+    },
+    Command {
+        usage: "shard:integer (TO server) [FORCE]",
+        ..subcommand("federation|promote", -5, "Makes a copy the primary that may lack what was acknowledged.", promote)
+    },
+    Command {
+        usage: "[name]",
+        ..subcommand("federation|get", -2, "Returns as JSON the settings of the whole federation, or one.", get)
     },
     Command {
         usage: "name [value]",
@@ -107,12 +124,26 @@ fn token(call: &mut Call<'_>) -> Outcome {
 }
 
 fn create(call: &mut Call<'_>) -> Outcome {
-    let shards = match call.arguments[2..] {
-        [] => None,
-        [shards] => Some(number(shards)?),
-        _ => return Err(texts::SYNTAX),
-    };
-    ask(call, FederationRequest::Create { shards })
+    let mut options = &call.arguments[2..];
+    let (mut shards, mut copies, mut level) = (None, None, None);
+    while let [word, rest @ ..] = options {
+        options = match rest {
+            [value, rest @ ..] if word.eq_ignore_ascii_case(b"COPIES") && copies.is_none() => {
+                copies = Some(number(value)?);
+                rest
+            }
+            [value, rest @ ..] if word.eq_ignore_ascii_case(b"LEVEL") && level.is_none() => {
+                level = Some(text(value)?.to_ascii_lowercase());
+                rest
+            }
+            rest if (shards, copies, &level) == (None, None, &None) => {
+                shards = Some(number(word)?);
+                rest
+            }
+            _ => return Err(texts::SYNTAX),
+        };
+    }
+    ask(call, FederationRequest::Create { shards, copies, level })
 }
 
 fn drain(call: &mut Call<'_>, drain: bool) -> Outcome {
@@ -133,12 +164,40 @@ fn rebalance(call: &mut Call<'_>) -> Outcome {
     ask(call, FederationRequest::Rebalance)
 }
 
-fn move_shard(call: &mut Call<'_>) -> Outcome {
-    let [shard, to, server] = call.arguments[2..] else { return Err(texts::SYNTAX) };
-    if !to.eq_ignore_ascii_case(b"TO") {
-        return Err(texts::SYNTAX);
+/// `shard TO server`.
+fn shard_and_server(words: &[&[u8]]) -> Outcome<(u32, String)> {
+    match words {
+        [shard, to, server] if to.eq_ignore_ascii_case(b"TO") => Ok((number(shard)?, text(server)?)),
+        _ => Err(texts::SYNTAX),
     }
-    ask(call, FederationRequest::Move { shard: number(shard)?, to: text(server)? })
+}
+
+fn move_shard(call: &mut Call<'_>) -> Outcome {
+    let (shard, to) = shard_and_server(&call.arguments[2..])?;
+    ask(call, FederationRequest::Move { shard, to })
+}
+
+fn switch_over(call: &mut Call<'_>) -> Outcome {
+    let (shard, to) = shard_and_server(&call.arguments[2..])?;
+    ask(call, FederationRequest::SwitchOver { shard, to })
+}
+
+fn promote(call: &mut Call<'_>) -> Outcome {
+    let (words, force) = match &call.arguments[2..] {
+        [words @ .., force] if force.eq_ignore_ascii_case(b"FORCE") => (words, true),
+        words => (words, false),
+    };
+    let (shard, to) = shard_and_server(words)?;
+    ask(call, FederationRequest::Promote { shard, to, force })
+}
+
+fn get(call: &mut Call<'_>) -> Outcome {
+    let name = match call.arguments[2..] {
+        [] => None,
+        [name] => Some(text(name)?),
+        _ => return Err(texts::SYNTAX),
+    };
+    ask(call, FederationRequest::Get { name })
 }
 
 fn set(call: &mut Call<'_>) -> Outcome {
@@ -162,18 +221,26 @@ fn federation_help(call: &mut Call<'_>) -> Outcome {
             "    Return as JSON which servers and shards there are, who leads and who votes.",
             "TOKEN",
             "    Return as JSON a token with which one server can join within an hour.",
-            "CREATE [<shards>]",
-            "    Deal all hash slots to <shards> shards (default: one for each server that can hold one).",
+            "CREATE [<shards>] [COPIES <copies>] [LEVEL ONE|QUORUM|ALL]",
+            "    Deal all hash slots to <shards> shards (default: one for each server that can hold one), each of which",
+            "    is to have <copies> copies; a write is acknowledged when as many have it as the level says.",
             "DRAIN <server>",
-            "    Have a server get no more shards and vote no longer. Its shards stay until they are moved.",
+            "    Have a server get no more shards and vote no longer. Shards with copies leave it by themselves; others stay",
+            "    until they are moved.",
             "UNDRAIN <server>",
             "    Take that back.",
             "REMOVE <server> [FORCE]",
             "    Remove a server for ever. FORCE loses shards of which it has the only copy.",
             "REBALANCE",
-            "    Return as JSON which shards should be moved to which servers. None is moved.",
+            "    Return as JSON which copies are being moved, and which shards should be moved by hand.",
             "MOVE <shard> TO <server>",
             "    State that a shard was moved by hand, while its server was stopped.",
+            "SWITCHOVER <shard> TO <server>",
+            "    Hand a shard over to another copy of it that is in sync. Nothing is lost.",
+            "PROMOTE <shard> TO <server> FORCE",
+            "    Make a copy the primary, whatever it lacks: acknowledged writes may be lost. Stop the old primary before.",
+            "GET [<name>]",
+            "    Return as JSON the settings of the whole federation, or one of them.",
             "SET <name> [<value>]",
             "    Set a setting of the whole federation; without a value it has its default again.",
             "EXPORT",

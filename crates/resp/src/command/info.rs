@@ -4,10 +4,12 @@ use std::fmt::Display;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::cluster::{addressed, replicas_of, written_bytes};
 use super::entry::plain;
 use super::{Call, Command, flag, word};
 use crate::buffers::Buffers;
 use crate::client_events::ClientEvent;
+use crate::cluster_view::Health;
 use crate::host::{Allocator, AllocatorCounts, InfoSection};
 use crate::process;
 use crate::service::COMPATIBLE_VERSION;
@@ -363,13 +365,49 @@ fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     Ok(())
 }
 
+/// In Redis' words, and with what it does not know: which shard a copy is of, whether
+/// acknowledgements count it, and how many bytes it is behind. `lag`, Redis' seconds since a copy
+/// gave a sign of life, is 0 where it answers and -1 otherwise.
 fn replication(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
-    add(lines, "role", "master");
-    add(lines, "connected_slaves", 0);
+    let view = call.client.seen(&call.service.cluster).view().clone();
+    let (own, addressed) = (view.own(), addressed(call, &view));
+    if let Some(shard) = view.replica_of(own) {
+        let primary = &view.servers()[shard.primary];
+        let is_in_sync = shard.replica_at(own).is_some_and(|replica| replica.is_in_sync);
+        add(lines, "role", "slave");
+        add(lines, "master_host", addressed.ip(shard.primary));
+        add(lines, "master_port", addressed.port(shard.primary));
+        add(lines, "master_link_status", if primary.health == Health::Online { "up" } else { "down" });
+        add(lines, "master_sync_in_progress", u8::from(!is_in_sync));
+        add(lines, "slave_repl_offset", shard.offset_at(own));
+        add(lines, "slave_read_only", 1);
+    } else {
+        add(lines, "role", "master");
+    }
+    let replicas: Vec<_> = replicas_of(&view, own).collect();
+    add(lines, "connected_slaves", replicas.len());
+    for (number, (shard, replica)) in replicas.into_iter().enumerate() {
+        let value = format!(
+            "ip={},port={},state={},offset={},lag={},shard={},in_sync={},lag_bytes={}",
+            addressed.ip(replica.server),
+            addressed.port(replica.server),
+            if replica.is_in_sync { "online" } else { "send_bulk" },
+            shard.offset_at(replica.server),
+            if view.servers()[replica.server].health == Health::Online { 0 } else { -1 },
+            shard.id,
+            u8::from(replica.is_in_sync),
+            replica.lag_bytes.map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string()),
+        );
+        add(lines, &format!("slave{number}"), value);
+    }
+    if call.service.keyspace.has_gates() {
+        let awaiting = call.service.statistics.awaiting_copies.load(Ordering::Relaxed);
+        add(lines, "clients_awaiting_copies", awaiting);
+    }
     add(lines, "master_failover_state", "no-failover");
     add(lines, "master_replid", &call.service.run_id);
     add(lines, "master_replid2", "0".repeat(call.service.run_id.len()));
-    add(lines, "master_repl_offset", 0);
+    add(lines, "master_repl_offset", written_bytes(&view, own));
     add(lines, "second_repl_offset", -1);
     add_none(
         lines,

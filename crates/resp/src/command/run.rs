@@ -4,6 +4,7 @@
 //! Threads: any; the changes of a command are in the group, and its reply must not be sent before
 //! that is committed.
 
+use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,10 +15,11 @@ use smallvec::SmallVec;
 use super::{Call, Command, KeyPositions, flag, secrets};
 use crate::client::Client;
 use crate::client_events::ClientEvent;
+use crate::copies::{self, Did, Unanswered};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 use ecotone_keyspace::error::Failure;
-use ecotone_keyspace::{Blocking, KeyspaceSnapshot, Prefetched, ReadStats, Slot, WriteGroup};
+use ecotone_keyspace::{Blocking, KeyspaceSnapshot, Prefetched, ReadStats, ShardSet, Slot, WriteGroup};
 
 /// Commands with more arguments are executed where blocking is allowed: they take longer than other
 /// clients of a thread should wait.
@@ -84,11 +86,19 @@ pub fn execute_command<'s>(
     if command.has(flag::WRITE) && group.is_closed_to(command.has(flag::DENYOOM)) {
         return Step::Latched;
     }
+    if command.has(flag::WRITE)
+        && service.keyspace.has_gates()
+        && let Err(failure) = check_gates(service, client, slots(command, arguments))
+    {
+        reply_error(service, reply, &failure);
+        return Step::Done { depends: false };
+    }
     let mut has_latches = command.flags & (flag::WRITE | flag::LATCHES | flag::ALL_SLOTS) != 0;
     let for_latches = if waits_for_latches { blocking } else { Blocking::Never };
     let held = group.latches_held();
     // A command that only reads, and may take long, holds no latches but uses a snapshot.
     let mut sees_one_moment = reads_alone(group, blocking) && command.has(flag::READONLY);
+    let shards = OnceCell::new();
     let mut snapshot = None;
     let mut of_keys = SmallVec::new();
     loop {
@@ -96,7 +106,9 @@ pub fn execute_command<'s>(
             of_keys = slots(command, arguments);
         }
         if has_latches && sees_one_moment {
-            snapshot = Some(service.keyspace.snapshot(of_keys.iter().copied()));
+            group.see(of_keys.iter().copied());
+            let shards = shards.get_or_init(|| service.keyspace.held());
+            snapshot = Some(shards.snapshot(of_keys.iter().copied()));
             prefetched = None;
         } else if has_latches && !group.hold(&of_keys, for_latches) {
             let cancelled = group.cancellation();
@@ -223,10 +235,10 @@ pub(crate) fn run_latched(
     reply: &mut Reply,
     context: ExecutionContext<'_>,
 ) -> Result<Executed, Retry> {
-    let (savepoint, replied) = (group.savepoint(), reply.len());
+    let (savepoint, replied, seen) = (group.savepoint(), reply.len(), group.take_seen());
     let takes_room = command.has(flag::DENYOOM);
     group.begins(takes_room);
-    let room = if takes_room { service.keyspace.check_free_space(context.slot) } else { Ok(()) };
+    let room = if takes_room { group.check_free_space(context.slot) } else { Ok(()) };
     let mut keys = group.keys_at(context.now_ms, context.blocking, context.prefetched, context.snapshot);
     keys.count_lookups(command.has(flag::READONLY));
     let mut call = Call { arguments, keys, reply, client, service, command, sleeps: Duration::ZERO };
@@ -242,6 +254,10 @@ pub(crate) fn run_latched(
     };
     let (stats, sleeps) = (call.keys.read_stats(), call.sleeps);
     drop(call);
+    // What is answered by a server that has lost touch with its copies waits for none: it is how
+    // people find out why.
+    let told = if command.has(flag::STALE) { ShardSet::default() } else { group.take_seen() };
+    group.set_seen(seen.union(told));
     let mut error = None;
     match outcome {
         // Writing all of a long value again for a new expiry takes space as well.
@@ -281,6 +297,16 @@ fn note_if_slow(service: &Service, client: &Client, command: &Command, arguments
     let arguments = secrets::redacted(service, command, arguments);
     let most = service.limits.read().slowlog_entries;
     service.slowlog.add(&arguments, at_s, took, &client.info.address, &name, most);
+}
+
+/// Refuses a write to these slots before it is made, where the reply to it is refused already.
+pub(crate) fn check_gates(
+    service: &Service,
+    client: &Client,
+    slots: impl IntoIterator<Item = Slot>,
+) -> Result<(), Failure> {
+    let checked = service.keyspace.check_gates(slots, client.level);
+    checked.map_err(|refused| copies::failure(Unanswered::Refused(refused), Did::Nothing))
 }
 
 /// The slots whose latches a command needs: ascending, each once.

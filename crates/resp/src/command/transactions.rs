@@ -100,11 +100,13 @@ fn watch(call: &mut Call<'_>) -> Outcome {
                 "ERR too many keys are watched: they may take {most} bytes (clients.transaction_bytes)"
             )));
         }
+        // Before it is looked at: the watch is of what was there in this epoch.
+        let epoch = call.keys.keyspace().epoch_of(Slot::of(key));
         let found = match call.keys.peek(key)? {
             Some((_, expires_at_ms)) => Watched::There { expires_at_ms },
             None => Watched::Missing,
         };
-        watched.insert(key.to_vec(), found);
+        watched.insert(key.to_vec(), (found, epoch));
     }
     if call.service.is_short_of_memory(call.client.watched_bytes + bytes) {
         return Err(texts::SHORT_OF_MEMORY);
@@ -115,7 +117,7 @@ fn watch(call: &mut Call<'_>) -> Outcome {
     let watches = call.keys.keyspace().watches();
     for (key, found) in watched {
         watches.add(&key, &call.client.watch_flag);
-        if matches!(found, Watched::There { .. }) {
+        if matches!(found, (Watched::There { .. }, _)) {
             call.client.cleared.get_or_insert_with(|| watches.cleared());
         }
         call.client.watched.insert(key, found);
@@ -208,6 +210,10 @@ fn exec_queued(
     }
     slots.sort_unstable();
     slots.dedup();
+    let writes = commands.iter().any(|(command, _)| command.has(flag::WRITE));
+    if writes && service.keyspace.has_gates() {
+        run::check_gates(service, client, slots.iter().copied()).map_err(|failure| aborted_by(&failure))?;
+    }
     let takes = commands.iter().any(|(command, _)| command.has(flag::DENYOOM));
     if takes {
         // All or nothing: not only those of its commands that take no space.
@@ -230,11 +236,17 @@ fn exec_queued(
     // One time for all of them.
     let now_ms = service.keyspace.clock().now_ms();
     if is_disturbed(client, service, now_ms) {
+        // The reply tells that somebody wrote.
+        group.see(client.watched.keys().map(|key| Slot::of(key)));
         reply.null_array();
         return Ok(Step::Done { depends: false });
     }
     // A transaction that only reads holds no latches.
-    let snapshot = sees_one_moment.then(|| service.keyspace.snapshot(slots.iter().copied()));
+    if service.keyspace.has_gates() {
+        group.see(slots.iter().copied());
+    }
+    let shards = sees_one_moment.then(|| service.keyspace.held());
+    let snapshot = shards.as_ref().map(|shards| shards.snapshot(slots.iter().copied()));
     if snapshot.is_some() {
         group.release_beyond(0);
     }
@@ -320,7 +332,8 @@ fn watch_anew(client: &mut Client, service: &Service) {
     client.watch_flag = watch_flag;
 }
 
-/// Whether a watched key was written or flushed, or has expired since. The latches are held.
+/// Whether a watched key was written or flushed, or has expired since, or its shard has begun
+/// another epoch: what was there in the one before may be lost. The latches are held.
 fn is_disturbed(client: &mut Client, service: &Service, now_ms: u64) -> bool {
     let is_over = |watched: &Watched| match *watched {
         Watched::Missing => false,
@@ -329,12 +342,13 @@ fn is_disturbed(client: &mut Client, service: &Service, now_ms: u64) -> bool {
     client.watch_flag.is_set()
         || watches_elsewhere(client, service)
         || client.cleared.is_some_and(|cleared| cleared != service.keyspace.watches().cleared())
-        || client.watched.values().any(is_over)
+        || client.watched.values().any(|(watched, _)| is_over(watched))
+        || client.watched.iter().any(|(key, (_, epoch))| service.keyspace.epoch_of(Slot::of(key)) != *epoch)
 }
 
 /// Whether a watched key is another server's by now: what became of it is not known here.
 fn watches_elsewhere(client: &mut Client, service: &Service) -> bool {
     let slots: Vec<Slot> = client.watched.keys().map(|key| Slot::of(key)).collect();
     let seen = client.seen(&service.cluster);
-    seen.has_rules() && slots.iter().any(|slot| seen.destination([*slot], false) != Destination::Here)
+    seen.has_rules() && slots.iter().any(|slot| seen.destination([*slot]) != Destination::Here)
 }

@@ -1,7 +1,8 @@
 //! One connection: received bytes, replies, and the client between them.
 //!
 //! Requests are executed in rounds: all that have come whole, one after the other. The replies of a
-//! round are sent when its writes are committed.
+//! round are sent when its writes are committed, and copies of the shards that it has read or
+//! written have what the level of the client at each command asks for.
 //!
 //! Bounds: a round ends after [`Limits::pipeline_requests`](crate::service::Limits) requests,
 //! [`Limits::ROUND_REPLY_BYTES`] of replies or [`ROUND_TIME`] after the first, so that no client
@@ -9,23 +10,30 @@
 //! is refused before its bytes are kept. What comes while a client takes no replies waits, up to
 //! [`Limits::output_bytes`](crate::service::Limits): many clients send everything before they read.
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::client::{Client, Then};
+use crate::answer::Answer;
+use crate::client::{Awaited, Client, Then};
 use crate::client_events::ClientEvent;
 use crate::command::flag;
 use crate::command::table::resolve;
+use crate::copies::{Did, Unanswered, failure};
 use crate::execute::{ExecutionMode, Step, destination, execute};
 use crate::protocol::reply::{Reply, Version};
 use crate::protocol::request::{self, Parser, ProtocolError, range_bytes};
 use crate::service::{Limits, Service};
 use ecotone_keyspace::error::{Failure, texts};
-use ecotone_keyspace::{Blocking, CommitError, ShardSet, WriteGroup};
+use ecotone_keyspace::gate::Level;
+use ecotone_keyspace::{Blocking, CommitError, SeenGate, ShardSet, Slot, WriteGroup};
 
+use super::held_replies::{HeldReplies, ReachedFuture};
 use super::memory::Charge;
 use super::prefetch::read_keys;
 
@@ -64,8 +72,10 @@ pub(super) struct Connection {
     done: usize,
     parser: Parser,
     ranges: Vec<Range<usize>>,
-    /// Where the replies are that depend on the commit, and to which shards.
-    dependents: Vec<(Range<usize>, ShardSet)>,
+    /// Replies that depend on a commit or on copies, in their order.
+    dependents: Vec<Dependent>,
+    /// The gates that they depend on, as they were before anything was read or written.
+    gates: Vec<SeenGate>,
     /// The shards that its client has written to since it was throttled last.
     pub(super) written: ShardSet,
     /// Where the reply begins that is sent after throttling.
@@ -80,6 +90,29 @@ pub(super) struct Connection {
     only_reads: bool,
     /// Whether data of the store was read since the last call of `may_tell_unsynced`.
     has_read: bool,
+}
+
+/// A reply that may have to be another one, or to wait.
+struct Dependent {
+    /// Where it is.
+    replied: Range<usize>,
+    /// The shards for which the commit must not fail. None once it is over.
+    commits_to: ShardSet,
+    /// The shards with copies that it tells of.
+    seen: ShardSet,
+    /// The level of its client then.
+    level: Option<Level>,
+    /// Whether its command has written.
+    wrote: bool,
+}
+
+/// What replies wait for at one gate.
+pub(super) struct Condition {
+    shard: ShardSet,
+    level: Option<Level>,
+    wrote: bool,
+    /// That it is reached.
+    pub(super) reached: Rc<ReachedFuture>,
 }
 
 /// Why a round has ended.
@@ -111,6 +144,7 @@ impl Connection {
             parser: Parser::new(),
             ranges: Vec::new(),
             dependents: Vec::new(),
+            gates: Vec::new(),
             written: ShardSet::default(),
             rests_from: 0,
             owed_rest: Duration::ZERO,
@@ -231,7 +265,15 @@ impl Connection {
         self.take_limits(service);
         self.reply.bound_to(self.limits.output_bytes.min(self.charge.left(service, self.is_let_in())));
         self.reply.take_from(service.keyspace.memory());
+        // Of whoever wrote into the group before.
+        group.take_gates();
         let ended = self.carry_out(service, group, blocking);
+        for seen in group.take_gates() {
+            // One that has gone meanwhile refuses what depends on another in its place.
+            if self.gates.iter().all(|known| known.shard() != seen.shard()) {
+                self.gates.push(seen);
+            }
+        }
         if self.done == self.buffer.len() {
             self.done = 0;
             if self.buffer.capacity() > self.kept_bytes(service) {
@@ -264,6 +306,7 @@ impl Connection {
     }
 
     fn carry_out(&mut self, service: &Service, group: &mut WriteGroup, blocking: Blocking) -> Ended {
+        let shards = OnceCell::new();
         // No prefetch once it was of no use: each row is looked up once.
         let (mut prefetched, mut looks_ahead) = (VecDeque::new(), true);
         // At the second request: most rounds have one.
@@ -330,8 +373,10 @@ impl Connection {
             let blocking = if briefly { Blocking::Briefly } else { blocking };
             if prefetched.is_empty() && looks_ahead && bytes.len() > consumed && self.client.is_plain() {
                 let keys = read_keys(bytes);
-                if keys.len() > 1 {
-                    prefetched = service.keyspace.prefetch(keys.into_iter(), blocking, None);
+                let shards = shards.get_or_init(|| service.keyspace.held());
+                if keys.len() > 1 && service.keyspace.are_newest(shards) {
+                    group.see(keys.iter().map(|key| Slot::of(key)));
+                    prefetched = shards.prefetch(keys.into_iter(), blocking, None);
                 }
             }
             let mode =
@@ -339,6 +384,8 @@ impl Connection {
             self.has_read |= mode.prefetched.is_some();
             group.take_has_read();
             group.take_touched();
+            group.take_seen();
+            group.take_wrote();
             let mut only_reads = false;
             let only_reads_here = self.only_reads && number > 0;
             let step = with_arguments(source, &self.ranges, |arguments| {
@@ -351,7 +398,7 @@ impl Connection {
                 step
             });
             let has_read = group.take_has_read();
-            let touched = group.take_touched();
+            let (touched, seen, wrote) = (group.take_touched(), group.take_seen(), group.take_wrote());
             self.has_read |= has_read;
             if has_read && !prefetched.is_empty() {
                 // Its client has seen a later state than the prefetched rows.
@@ -361,8 +408,11 @@ impl Connection {
             match step {
                 Step::Done { depends } => {
                     self.done += consumed;
-                    if depends {
-                        self.note_dependent(began, touched);
+                    if depends || !seen.is_empty() {
+                        let replied = began..self.reply.len();
+                        let (level, wrote) = (self.client.level, depends && wrote);
+                        let dependent = Dependent { replied, commits_to: touched, seen, level, wrote };
+                        self.note_dependent(service, dependent, depends);
                     }
                 }
                 Step::Elsewhere => return Ended::Elsewhere,
@@ -442,12 +492,27 @@ impl Connection {
         }
     }
 
-    fn note_dependent(&mut self, began: usize, shards: ShardSet) {
-        let replied = began..self.reply.len();
-        // What wrote nothing and says that it depends may depend on any.
-        let shards = if shards.is_empty() { ShardSet::ALL } else { shards };
-        self.dependents.push((replied, shards));
-        self.written = self.written.union(shards);
+    fn note_dependent(&mut self, service: &Service, dependent: Dependent, depends: bool) {
+        let mut commits_to = if depends { dependent.commits_to } else { ShardSet::default() };
+        if depends && commits_to.is_empty() {
+            // What wrote nothing and says that it depends may depend on any.
+            commits_to = ShardSet::ALL;
+        }
+        self.written = self.written.union(commits_to);
+        if dependent.wrote && dependent.seen.is_empty() && service.keyspace.has_gates() {
+            self.client.last_writes.note_uncopied();
+        }
+        self.dependents.push(Dependent { commits_to, ..dependent });
+    }
+
+    /// Takes what the client waits for.
+    pub(super) fn take_awaited(&mut self) -> Option<Awaited> {
+        let mut awaited = self.client.awaited.take();
+        if let Some(Awaited::Copies(copies)) = &mut awaited {
+            // All that it has sent before is committed by now.
+            copies.of(self.client.last_writes.take_told());
+        }
+        awaited
     }
 
     /// Takes the replies before the command after which the client is throttled, if it is; the
@@ -466,12 +531,14 @@ impl Connection {
     }
 
     /// Replies with the answer that the client waited for.
-    pub(super) fn answer_after_rest(&mut self, service: &Service, answer: &[u8]) {
+    pub(super) fn answer_after_rest(&mut self, service: &Service, answer: &Answer) {
         self.reply.clear();
-        if answer.len() > self.reply.bytes_left() {
+        if let Answer::Bulk(bytes) = answer
+            && bytes.len() > self.reply.bytes_left()
+        {
             return self.fail_after_rest(service, TOO_LONG);
         }
-        self.reply.bulk(answer);
+        answer.write(&mut self.reply);
     }
 
     /// Takes the replies, to be sent; [`sent`](Self::sent) is to be called then.
@@ -500,38 +567,91 @@ impl Connection {
 
     /// Whether replies wait for a commit.
     pub(super) fn depends(&self) -> bool {
-        !self.dependents.is_empty()
+        self.dependents.iter().any(|dependent| !dependent.commits_to.is_empty())
     }
 
-    /// The commit is over: replies that depend on it may be sent, or are replaced by an error where
-    /// the shard failed that they depend on.
+    /// The commit is over: replies that depend on it may be sent, as far as copies let them, or are
+    /// replaced by an error where the shard failed that they depend on.
     pub(super) fn committed(&mut self, service: &Service, outcome: &Result<(), CommitError>) {
-        let Err(CommitError { error, failed }) = outcome else {
+        if let Err(CommitError { error, failed }) = outcome {
+            let failure = Failure::Store(error.clone());
+            self.replace(service, |dependent| dependent.commits_to.meets(*failed).then(|| failure.reply()));
+        }
+        self.dependents.retain_mut(|dependent| {
+            dependent.commits_to = ShardSet::default();
+            !dependent.seen.is_empty()
+        });
+    }
+
+    /// Has the replies wait that tell of shards with copies, now that all of it is committed or
+    /// read. What they wait for is none where nothing is to be waited for.
+    pub(super) fn hold(&mut self, held: &HeldReplies) -> Vec<Condition> {
+        let mut conditions: Vec<Condition> = Vec::new();
+        for dependent in &self.dependents {
+            for seen in self.gates.iter().filter(|seen| seen.shard().meets(dependent.seen)) {
+                let (shard, level, wrote) = (seen.shard(), dependent.level, dependent.wrote);
+                if conditions.iter().any(|known| (known.shard, known.level, known.wrote) == (shard, level, wrote)) {
+                    continue;
+                }
+                if wrote && let Ok(place) = seen.awaited() {
+                    self.client.last_writes.note(seen.gate(), place);
+                }
+                let of_gate = level.unwrap_or_else(|| seen.gate().level());
+                conditions.push(Condition { shard, level, wrote, reached: held.hold(seen, of_gate, !wrote) });
+            }
+        }
+        if conditions.is_empty() {
             self.dependents.clear();
-            return;
-        };
-        let mut dependents = std::mem::take(&mut self.dependents);
-        dependents.retain(|(_, shards)| shards.meets(*failed));
-        if dependents.is_empty() {
-            return;
+            self.gates.clear();
         }
-        let failure = Failure::Store(error.clone());
-        service.statistics.count_errors(&failure.reply(), dependents.len() as u64);
-        let replied = self.reply.take();
-        let version = self.reply.version();
-        // Its position has changed; all replies are sent after throttling.
-        self.rests_from = 0;
-        let mut told = Vec::with_capacity(replied.len());
-        let mut from = 0;
-        for (dependent, _) in dependents {
-            told.extend_from_slice(&replied[from..dependent.start]);
-            let mut instead = Reply::new(version);
-            instead.error(failure.reply());
-            told.extend_from_slice(instead.bytes());
-            from = dependent.end;
+        conditions
+    }
+
+    /// What the conditions came to: replies may be sent, or are replaced by an error.
+    pub(super) fn let_go(&mut self, service: &Service, outcomes: &[(Condition, Result<(), Unanswered>)]) {
+        if outcomes.iter().any(|(_, outcome)| outcome.is_err()) {
+            self.replace(service, |dependent| {
+                let concerns = |condition: &Condition| {
+                    condition.shard.meets(dependent.seen)
+                        && (condition.level, condition.wrote) == (dependent.level, dependent.wrote)
+                };
+                let (_, outcome) =
+                    outcomes.iter().find(|(condition, outcome)| outcome.is_err() && concerns(condition))?;
+                let did = if dependent.wrote { Did::Write } else { Did::Read };
+                outcome.err().map(|why| failure(why, did).reply().into_owned().into())
+            });
         }
-        told.extend_from_slice(&replied[from..]);
-        self.reply.raw(&told);
+        self.dependents.clear();
+        self.gates.clear();
+    }
+
+    /// Replaces replies by errors, where `instead` gives one. The others go on to depend on what they
+    /// did.
+    fn replace<'e>(&mut self, service: &Service, instead: impl Fn(&Dependent) -> Option<Cow<'e, [u8]>>) {
+        let dependents = std::mem::take(&mut self.dependents);
+        let (replied, version) = (self.reply.take(), self.reply.version());
+        let rests_from = self.rests_from;
+        let (mut sent, mut from) = (Vec::with_capacity(replied.len()), 0);
+        for mut dependent in dependents {
+            sent.extend_from_slice(&replied[from..dependent.replied.start]);
+            from = dependent.replied.end;
+            let begin = sent.len();
+            if let Some(error) = instead(&dependent) {
+                service.statistics.count_errors(&error, 1);
+                let mut reply = Reply::new(version);
+                reply.error(error);
+                sent.extend_from_slice(reply.bytes());
+                if from <= rests_from {
+                    self.rests_from = self.rests_from + reply.len() - dependent.replied.len();
+                }
+            } else {
+                sent.extend_from_slice(&replied[dependent.replied.clone()]);
+                dependent.replied = begin..sent.len();
+                self.dependents.push(dependent);
+            }
+        }
+        sent.extend_from_slice(&replied[from..]);
+        self.reply.raw(&sent);
     }
 }
 

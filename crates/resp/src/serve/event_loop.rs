@@ -9,11 +9,12 @@
 //! is not enough is executed by one of a bounded number of blocking threads. The event loop goes
 //! on meanwhile; only its own client waits. A commit that RocksDB has no room for at the moment
 //! moves to a thread as well: until it is done, further writes are collected and reads are
-//! answered.
+//! answered. Replies about shards with copies are [held](super::held_replies) until those have what
+//! the replies tell of.
 //!
 //! Threads: everything here belongs to the event loop's thread, but for what it moves to others.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,6 +26,8 @@ use tokio::sync::{Notify, Semaphore};
 use super::connection::{Connection, Ended, READ_BYTES};
 use super::device::{Device, Reading};
 use super::forward::Forwarder;
+use super::held_replies::HeldReplies;
+use super::outcome::OutcomeFuture;
 use super::rebalancing::Balancer;
 use crate::service::Service;
 use ecotone_keyspace::{Blocking, CommitError, Committed, ShardSet, Unsynced, WriteGroup};
@@ -61,6 +64,8 @@ pub(super) struct EventLoop {
     /// Written or read, and to be synced before the replies are sent.
     unsynced: RefCell<Vec<(Rc<CommitFuture>, Option<Unsynced>)>>,
     wants_sync: Notify,
+    /// Replies that wait for copies.
+    held: Rc<HeldReplies>,
     device: Rc<Device>,
     /// For each of the threads that may wait for a latch: the others are for reads.
     latch_waits: Semaphore,
@@ -75,27 +80,7 @@ pub(super) struct EventLoop {
 }
 
 /// Stands for a group until it is committed.
-#[derive(Default)]
-pub(super) struct CommitFuture {
-    outcome: OnceCell<Result<(), CommitError>>,
-    done: Notify,
-}
-
-impl CommitFuture {
-    fn finish(&self, outcome: Result<(), CommitError>) {
-        let _ = self.outcome.set(outcome);
-        self.done.notify_waiters();
-    }
-
-    pub(super) async fn outcome(&self) -> Result<(), CommitError> {
-        loop {
-            if let Some(outcome) = self.outcome.get() {
-                return outcome.clone();
-            }
-            self.done.notified().await;
-        }
-    }
-}
+type CommitFuture = OutcomeFuture<CommitError>;
 
 /// While it is there, one connection more is counted as waiting.
 struct Waits<'a>(&'a AtomicUsize);
@@ -130,6 +115,7 @@ impl EventLoop {
             is_stalled: Cell::new(false),
             unsynced: RefCell::default(),
             wants_sync: Notify::new(),
+            held: Rc::default(),
             device: Rc::new(if uses_io_uring { Device::new() } else { Device::default() }),
             latch_waits: Semaphore::new(threads_for_latches(blocking_threads)),
             forwarder: Forwarder::default(),
@@ -147,6 +133,23 @@ impl EventLoop {
         began: Instant,
     ) -> (Box<Connection>, Ended) {
         let (mut connection, ended) = self.own_round(connection, began).await;
+        // Behind the last commit and the last read, before other servers are asked.
+        let conditions = connection.hold(&self.held);
+        let (mut connection, ended) = self.forward(connection, ended).await;
+        if !conditions.is_empty() {
+            let _waits = Waits::of(&self.service.statistics.awaiting_copies);
+            let mut outcomes = Vec::with_capacity(conditions.len());
+            for condition in conditions {
+                let outcome = condition.reached.outcome().await;
+                outcomes.push((condition, outcome));
+            }
+            connection.let_go(&self.service, &outcomes);
+        }
+        (connection, ended)
+    }
+
+    /// Has other servers carry out what comes next, if it is theirs.
+    async fn forward(&self, mut connection: Box<Connection>, ended: Ended) -> (Box<Connection>, Ended) {
         if ended != Ended::Elsewhere {
             return (connection, ended);
         }
@@ -243,7 +246,11 @@ impl EventLoop {
             connection.committed(&self.service, &outcome);
             self.rest(connection, began).await;
         } else {
-            let holds_any = self.group.borrow().holds_any();
+            let holds_any = {
+                let mut group = self.group.borrow_mut();
+                group.rest();
+                group.holds_any()
+            };
             if holds_any {
                 // Latches of commands that only read, or wrote nothing.
                 self.wants_commit.notify_one();
@@ -284,15 +291,17 @@ impl EventLoop {
     async fn rest(&self, connection: &mut Connection, began: Instant) {
         let written = std::mem::take(&mut connection.written);
         let throttled = self.service.keyspace.throttled(written);
-        if let Some(store) = throttled {
+        if let Some(store) = &throttled {
             connection.owed_rest += store.throttle_delay(began.elapsed());
         }
+        // Nobody who closes it waits for who rests.
+        let throttled = throttled.map(|store| Arc::downgrade(&store));
         if connection.owed_rest >= MIN_REST {
             let rest = Instant::now();
             tokio::time::sleep(connection.owed_rest.min(MAX_REST)).await;
             let rested = rest.elapsed();
             // What is owed from before is told of the store that is throttled now.
-            if let Some(store) = throttled {
+            if let Some(store) = throttled.and_then(|store| store.upgrade()) {
                 store.was_throttled(rested);
             }
             connection.owed_rest = connection.owed_rest.saturating_sub(rested);
@@ -385,6 +394,11 @@ impl EventLoop {
                 true
             }
         }
+    }
+
+    /// Lets go replies as copies have what they wait for, for ever.
+    pub(super) fn let_go_replies(&self) -> impl Future<Output = ()> + use<> {
+        self.held.clone().let_go()
     }
 
     /// Begins reads of the device, for ever.

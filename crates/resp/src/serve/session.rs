@@ -26,6 +26,7 @@ use super::event_loop::EventLoop;
 use super::liveness::BackgroundTasks;
 use super::rebalancing::{Arrival, ConnectionSlot};
 use super::stream::{ClientStream, DetachedStream, Socket};
+use crate::answer::Answer;
 use crate::client::{Awaited, Client, ClientInfo, Then};
 use crate::client_events::ClientEvent;
 
@@ -57,6 +58,7 @@ pub(super) async fn serve_event_loop(
 ) {
     background.begin(event_loop.clone().commit_groups());
     background.begin(event_loop.clone().sync_groups());
+    background.begin(event_loop.let_go_replies());
     background.begin(event_loop.begin_reads());
     background.begin(event_loop.end_reads());
     let mut clients = JoinSet::new();
@@ -215,7 +217,7 @@ async fn serve<S: ClientStream>(
                 // Throttling may take long.
                 let before = connection.take_before_rest();
                 is_lost = send(event_loop, &mut stream, before, &mut connection).await.is_err();
-                let mut awaited = connection.client.awaited.take();
+                let mut awaited = connection.take_awaited();
                 if !is_lost {
                     tokio::select! {
                         outcome = rested(then, awaited.as_mut()) => match outcome {
@@ -269,7 +271,7 @@ async fn serve<S: ClientStream>(
 
 /// Waits for as long as the client is throttled, or until what it waits for is over: what is
 /// replied instead of what the command has replied.
-async fn rested(then: Then, awaited: Option<&mut Awaited>) -> Result<Option<Vec<u8>>, String> {
+async fn rested(then: Then, awaited: Option<&mut Awaited>) -> Result<Option<Answer>, String> {
     match (then, awaited) {
         (Then::Rest(rest), _) => sleep(rest).await,
         (Then::Follow, Some(awaited)) => return awaited.over().await,

@@ -147,7 +147,8 @@ fn a_collection_that_is_made_anew_is_the_same() {
         client.ask(&format!("HDEL renamed m{number}"));
     }
     let stored = |key: &[u8]| {
-        let stored = service.keyspace.only_store().unwrap().get(&layout::key(Slot::of(key), key)).unwrap();
+        let store = service.keyspace.only_store().unwrap();
+        let stored = store.get(&layout::key(Slot::of(key), key)).unwrap();
         stored.unwrap().to_vec()
     };
     let before = [stored(b"zset"), stored(b"renamed")];

@@ -4,7 +4,9 @@
 
 use ecotone_engine::{Durability, StoreSettings};
 use ecotone_keyspace::{Blocking, WriteGroup};
-use ecotone_resp::cluster_view::{ClusterMode, ClusterView, Endpoint, Health, LinkView, ServerView, ShardView};
+use ecotone_resp::cluster_view::{
+    ClusterMode, ClusterView, Endpoint, Health, LinkView, ReplicaView, ServerView, ShardView,
+};
 use ecotone_resp::command::table;
 use ecotone_resp::execute::{Step, execute_command};
 use ecotone_resp::protocol::reply::{Reply, Version};
@@ -41,7 +43,8 @@ fn servers() -> Vec<ServerView> {
 
 fn shard(number: usize, slots: &[(u16, u16)], primary: usize, replicas: &[usize]) -> ShardView {
     let epoch = 10 * number as u64;
-    ShardView { id: id('d', number), slots: slots.to_vec(), primary, replicas: replicas.to_vec(), epoch }
+    let replicas = replicas.iter().map(|server| ReplicaView::at(*server)).collect();
+    ShardView { id: id('d', number), slots: slots.to_vec(), primary, replicas, epoch, written_bytes: 0 }
 }
 
 fn view() -> ClusterView {
@@ -179,24 +182,90 @@ fn a_server_with_nothing_but_a_copy_is_a_slave() {
     assert_eq!(refused(&mut client, "COUNT-FAILURE-REPORTS", &id('e', 3)), ":2");
     says(&mut client, &[("CLUSTER MYID", "$40 server2"), ("CLUSTER MYSHARDID", "$40 shard1")]);
     assert!(client.ask("HELLO").contains("role\r\n$7\r\nreplica\r\n"));
-    // Reads, for those who ask for that, and nothing else.
+    // What READONLY asks for is kept, and copies are not read all the same.
     says(
         &mut client,
         &[
             ("GET a", "-MOVED 15495 10.0.0.1:6379"),
             ("READONLY", "+OK"),
-            ("GET a", "$-1"),
+            ("GET a", "-MOVED 15495 10.0.0.1:6379"),
             ("SET a 1", "-MOVED 15495 10.0.0.1:6379"),
-            ("MULTI", "+OK"),
-            ("GET a", "+QUEUED"),
-            ("EXEC", "*1 $-1"),
-            ("READWRITE", "+OK"),
-            ("GET a", "-MOVED 15495 10.0.0.1:6379"),
-            ("READONLY", "+OK"),
-            ("RESET", "+RESET"),
-            ("GET a", "-MOVED 15495 10.0.0.1:6379"),
         ],
     );
+    let flags = |client: &mut TestClient<'_>| {
+        let info = client.ask("CLIENT INFO");
+        info.split(' ').find_map(|field| field.strip_prefix("flags=")).unwrap().to_owned()
+    };
+    assert_eq!(flags(&mut client), "r");
+    says(&mut client, &[("READWRITE", "+OK")]);
+    assert_eq!(flags(&mut client), "N");
+    says(&mut client, &[("READONLY", "+OK"), ("RESET", "+RESET")]);
+    assert_eq!(flags(&mut client), "N");
+}
+
+#[test]
+fn copies_are_told_of_with_how_far_they_are() {
+    let behind = ReplicaView { is_in_sync: false, lag_bytes: Some(300), ..ReplicaView::at(1) };
+    let near = ReplicaView { lag_bytes: Some(1), ..ReplicaView::at(0) };
+    let shards = vec![
+        ShardView { replicas: vec![ReplicaView::at(2), behind], written_bytes: 1000, ..shard(1, &[(0, 5460)], 0, &[]) },
+        ShardView { replicas: vec![near], written_bytes: 50, ..shard(2, &[(5461, 16_383)], 1, &[]) },
+    ];
+    // The server that has the one shard, and a copy of the other.
+    let own = fixture(ClusterView::new(servers(), 0, shards.clone(), 1).unwrap(), CLUSTER);
+    let mut client = own.client();
+    assert_eq!(
+        shown(&client.ask("ROLE")),
+        "*3 $6 master :1000 *2 *3 $8 10.0.0.3 $4 6379 $1 0 *3 $8 10.0.0.2 $4 6379 $3 700"
+    );
+    let info = client.ask("INFO replication");
+    for line in [
+        "role:master".to_owned(),
+        "connected_slaves:2".to_owned(),
+        format!(
+            "slave0:ip=10.0.0.3,port=6379,state=online,offset=0,lag=-1,shard={},in_sync=1,lag_bytes=unknown",
+            id('d', 1)
+        ),
+        format!(
+            "slave1:ip=10.0.0.2,port=6379,state=send_bulk,offset=700,lag=0,shard={},in_sync=0,lag_bytes=300",
+            id('d', 1)
+        ),
+        "master_repl_offset:1000".to_owned(),
+    ] {
+        assert!(info.split("\r\n").any(|told| told == line), "{line} in {info}");
+    }
+    // Also a server with slots of its own is one that has a copy.
+    let names = |client: &mut TestClient<'_>, of: usize| -> Vec<String> {
+        let reply = client.send(&[b"CLUSTER", b"REPLICAS", id('e', of).as_bytes()]);
+        let lines = elements(&reply).unwrap();
+        lines.into_iter().map(|line| String::from_utf8_lossy(&text(line)[..40]).into_owned()).collect()
+    };
+    assert_eq!(names(&mut client, 1), [id('e', 2), id('e', 3)]);
+    assert_eq!(names(&mut client, 2), [id('e', 1)]);
+    // Who reads from copies is sent to none that lacks something.
+    let slots = client.ask("CLUSTER SLOTS");
+    let first = slots.split(":5461").next().unwrap();
+    assert!(!first.contains(&id('e', 2)) && !first.contains(&id('e', 3)), "{first}");
+    let shards_told = shown(&client.ask("CLUSTER SHARDS"));
+    for told in [
+        "replication-offset :700 $6 health $7 loading",
+        "replication-offset :1000 $6 health $6 online",
+        "replication-offset :49 $6 health $6 online",
+    ] {
+        assert!(shards_told.contains(told), "{told} in {shards_told}");
+    }
+    // A server with nothing but copies.
+    let third = fixture(ClusterView::new(servers(), 2, shards.clone(), 1).unwrap(), CLUSTER);
+    assert_eq!(shown(&third.client().ask("ROLE")), "*5 $5 slave $8 10.0.0.1 :6379 $9 connected :0");
+    let moved = vec![ShardView { primary: 2, ..shards[0].clone() }];
+    let second = fixture(ClusterView::new(servers(), 1, moved, 1).unwrap(), CLUSTER);
+    assert_eq!(shown(&second.client().ask("ROLE")), "*5 $5 slave $8 10.0.0.3 :6379 $4 sync :700");
+    let info = second.client().ask("INFO replication");
+    for line in
+        ["role:slave", "master_host:10.0.0.3", "master_port:6379", "master_link_status:down", "connected_slaves:0"]
+    {
+        assert!(info.split("\r\n").any(|told| told == line), "{line} in {info}");
+    }
 }
 
 #[test]
@@ -474,7 +543,6 @@ fn what_a_federation_does_otherwise_says_how() {
         "BUMPEPOCH",
         "DELSLOTS 1",
         "DELSLOTSRANGE 1 2",
-        "FAILOVER",
         "FLUSHSLOTS",
         "FORGET x",
         "MEET 10.0.0.9 6379",

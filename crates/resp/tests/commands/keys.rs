@@ -99,7 +99,8 @@ fn a_large_collection_whose_time_is_over_is_removed_with_its_key() {
         };
         assert_eq!(reclaimed, 1, "{request:?}");
         assert_eq!(fixture.elements(id).len(), 0, "{request:?}");
-        let stored = keyspace.only_store().unwrap().get(&layout::key(Slot::of(b"a"), b"a")).unwrap();
+        let store = keyspace.only_store().unwrap();
+        let stored = store.get(&layout::key(Slot::of(b"a"), b"a")).unwrap();
         let is_overwritten =
             request.is_some_and(|request| request.starts_with("HSET") || request.starts_with("RENAME"));
         assert_eq!(stored.is_some(), is_overwritten, "{request:?}");

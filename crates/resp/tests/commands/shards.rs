@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::random::Random;
 use common::redis::{elements, texts};
 use common::{Fixture, Shared, TestClient, noise, sharded_keyspace, words};
 use ecotone_engine::{Durability, Error as StoreError, SpaceLimits, StoreSettings};
 use ecotone_keyspace::{
-    Blocking, Keyspace, MAX_LOCAL_SHARDS, OpenShard, ShardError, ShardId, Slot, SlotRanges, Tag, WriteGroup, all_slots,
+    Blocking, Keyspace, MAX_LOCAL_SHARDS, OpenShard, ShardError, ShardId, Slot, SlotRanges, Tag, WatchFlag, WriteGroup,
+    all_slots,
 };
 
 const MIB: u64 = 1 << 20;
@@ -289,6 +291,52 @@ fn a_shard_is_added_while_clients_write_to_others() {
     assert_eq!(sum, 3);
 }
 
+/// Nobody works with a store for longer.
+const WITHIN: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_store_is_given_back_once_nobody_works_with_it_and_another_has_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let shared = Shared::new();
+    let options = settings(Durability::None);
+    let keyspace = Keyspace::open_shards(Vec::new(), options.durability).unwrap();
+    let slot = Slot::of(b"k");
+    let mut client = WriteGroup::new(keyspace.clone());
+    let watched = WatchFlag::default();
+    keyspace.watches().add(b"k", &watched);
+    // More often than there are places; the last one before is of another shard and has the place.
+    for round in 0..MAX_LOCAL_SHARDS as u64 + 10 {
+        let id = 1 + (round % 3) as u32;
+        keyspace.add_shard(shared.open(directory.path(), id, all_slots(), &options)).unwrap();
+        // From a row, where there is one, and of no other store.
+        for _ in 0..2 {
+            let found = client.keys(Blocking::Allowed).entry(b"k").unwrap().map(|entry| entry.to_vec());
+            let before = round.checked_sub(3).map(|before| before.to_le_bytes().to_vec());
+            assert_eq!(found, before, "round {round}");
+        }
+        assert!(client.hold(&[slot], Blocking::Allowed));
+        client.keys(Blocking::Allowed).set(b"k", Tag::STRING, None, &round.to_le_bytes()).unwrap();
+        let number = client.keys(Blocking::Allowed).new_collection(b"k").unwrap().number;
+        assert!(number <= (1 + round / 3) << 16, "numbers are a store's own: {number}");
+        client.commit(Blocking::Allowed).unwrap();
+        // Who has looked at it and has not gone on yet is waited for.
+        let _ = client.keys(Blocking::Allowed).entry(b"k").unwrap();
+        let held = (round % 16 == 0).then(|| keyspace.held());
+        if let Some(held) = held {
+            let refused = keyspace.take_shard(ShardId(id), Duration::from_millis(1));
+            assert!(matches!(refused, Err(ShardError::InUse(of)) if of == ShardId(id)), "{refused:?}");
+            assert!(client.keys(Blocking::Allowed).entry(b"k").is_err(), "it is served no more");
+            let again = shared.open(&directory.path().join("other"), id, all_slots(), &options);
+            assert!(matches!(keyspace.add_shard(again), Err(ShardError::Held(_))), "nor another in its place");
+            assert_eq!(held.iter().count(), 1);
+        }
+        client.rest();
+        let store = keyspace.take_shard(ShardId(id), WITHIN).unwrap();
+        Arc::try_unwrap(store).unwrap().close().unwrap();
+        assert!(watched.is_set());
+    }
+}
+
 #[test]
 fn slots_change_hands_only_where_nothing_is_lost() {
     let directory = tempfile::tempdir().unwrap();
@@ -319,19 +367,20 @@ fn slots_change_hands_only_where_nothing_is_lost() {
     keyspace.set_slots(ShardId(1), &[(slot, slot)]).unwrap();
     assert_eq!(keyspace.held_slots(), [(ShardId(1), slot, slot)]);
     // With all that is in it, and with its rows.
-    keyspace.drop_shard(ShardId(1)).unwrap();
+    let first = keyspace.take_shard(ShardId(1), WITHIN).unwrap();
     assert!(keyspace.stores().next().is_none());
     keyspace.add_shard(second).unwrap();
     assert_eq!(get(), None);
     set(b"of 2");
     assert_eq!(get().as_deref(), Some(&b"of 2"[..]));
     // It is held again in the same life.
-    keyspace.drop_shard(ShardId(2)).unwrap();
-    assert!(matches!(keyspace.drop_shard(ShardId(2)), Err(ShardError::NotHeld(_))));
-    keyspace.set_slots(ShardId(1), &all_slots()).unwrap();
+    drop(keyspace.take_shard(ShardId(2), WITHIN).unwrap());
+    assert!(matches!(keyspace.take_shard(ShardId(2), WITHIN), Err(ShardError::NotHeld(_))));
+    first.give_rows_up(false);
+    keyspace.add_shard(OpenShard { id: ShardId(1), slots: all_slots(), store: first, gate: None }).unwrap();
     assert_eq!(get().as_deref(), Some(&b"of 1"[..]));
-    assert!(matches!(keyspace.set_slots(ShardId(2), &[(5, 4)]), Err(ShardError::Range(5, 4))));
-    let again = OpenShard { id: ShardId(2), slots: Vec::new(), store: keyspace.stores().next().unwrap().clone() };
+    assert!(matches!(keyspace.set_slots(ShardId(1), &[(5, 4)]), Err(ShardError::Range(5, 4))));
+    let again = OpenShard { id: ShardId(1), slots: Vec::new(), store: keyspace.only_store().unwrap(), gate: None };
     assert!(matches!(keyspace.add_shard(again), Err(ShardError::Held(_))));
     const { assert!(MAX_LOCAL_SHARDS >= 64) }
 }

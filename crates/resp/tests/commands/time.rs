@@ -114,7 +114,7 @@ fn a_store_without_keys_knows_what_time_it_was() {
     assert_eq!(client.ask("FLUSHALL"), "+OK\r\n");
     assert_eq!(client.ask("DBSIZE"), ":0\r\n");
     let store = fixture.service.keyspace.only_store().unwrap();
-    assert_eq!(noted_ms(store), Some(u64::from_be_bytes(later)));
+    assert_eq!(noted_ms(&store), Some(u64::from_be_bytes(later)));
 }
 
 #[test]
@@ -135,10 +135,10 @@ fn the_time_is_noted_after_a_write_and_after_a_key_was_found_gone_and_not_for_an
     let fixtures: Vec<(&str, Fixture)> = fixtures
         .map(|(request, fixture)| {
             let keyspace = fixture.service.keyspace.clone();
-            assert_eq!(noted_ms(keyspace.only_store().unwrap()), None);
+            assert_eq!(noted_ms(&keyspace.only_store().unwrap()), None);
             fixture.client().ask(&format!("SET key v PXAT {at_ms}"));
             keyspace.persist_clock(Blocking::Allowed).unwrap();
-            let noted = noted_ms(keyspace.only_store().unwrap());
+            let noted = noted_ms(&keyspace.only_store().unwrap());
             assert!(noted.is_some_and(|noted| noted < at_ms), "{noted:?} before {at_ms}: this machine is too busy");
             (request, fixture)
         })
@@ -156,7 +156,7 @@ fn the_time_is_noted_after_a_write_and_after_a_key_was_found_gone_and_not_for_an
         let reply = fixture.client().ask(request);
         assert!(!reply.contains("v\r\n") && !reply.contains("key"), "{request}: {reply}");
         keyspace.persist_clock(Blocking::Allowed).unwrap();
-        let noted = noted_ms(keyspace.only_store().unwrap());
+        let noted = noted_ms(&keyspace.only_store().unwrap());
         assert!(noted >= Some(at_ms), "{request}: it is gone since {at_ms}, and {noted:?} is noted");
         let noted = batches(fixture);
         assert_eq!(noted, before + 1, "{request}");

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+pub mod gates;
 #[path = "../../../engine/tests/common/random.rs"] // one copy for all crates
 pub mod random;
 pub mod redis;
@@ -25,7 +26,7 @@ use ecotone_keyspace::{
 use ecotone_resp::client::Client;
 use ecotone_resp::command::table;
 use ecotone_resp::execute::{Step, execute};
-use ecotone_resp::host::{Host, InfoSection};
+use ecotone_resp::host::{Host, HostError, InfoSection};
 use ecotone_resp::protocol::reply::{Reply, Version};
 use ecotone_resp::service::{DebugCommand, Limits, Service};
 use parking_lot::Mutex;
@@ -50,6 +51,8 @@ pub fn noise(bytes: usize) -> Vec<u8> {
 pub struct TestHost {
     pub settings: Mutex<BTreeMap<String, String>>,
     pub was_shut_down: AtomicBool,
+    /// With force or without.
+    pub failed_over: Mutex<Vec<bool>>,
 }
 
 impl Host for TestHost {
@@ -79,6 +82,14 @@ impl Host for TestHost {
 
     fn rewrite(&self) -> Result<(), String> {
         Err("The server is running without a config file".into())
+    }
+
+    fn fail_over(&self, force: bool) -> Result<(), HostError> {
+        if let Some(why) = self.settings.lock().get("refuses-failover") {
+            return Err(HostError(why.clone()));
+        }
+        self.failed_over.lock().push(force);
+        Ok(())
     }
 
     fn shut_down(&self) {
@@ -116,7 +127,7 @@ impl Shared {
     pub fn open(&self, directory: &Path, id: u32, slots: SlotRanges, options: &StoreSettings) -> OpenShard {
         let builder = Store::builder(&directory.join(id.to_string())).settings(options.clone());
         let builder = builder.memory(self.memory.clone()).rows(self.rows.clone()).space(self.space.clone());
-        OpenShard { id: ShardId(id), slots, store: Arc::new(builder.open().unwrap()) }
+        OpenShard { id: ShardId(id), slots, store: Arc::new(builder.open().unwrap()), gate: None }
     }
 }
 
@@ -159,6 +170,11 @@ impl Fixture {
     pub fn sharded(directory: tempfile::TempDir, shards: &[SlotRanges], options: &StoreSettings) -> Self {
         let keyspace = sharded_keyspace(directory.path(), shards, options);
         Self::of(directory, keyspace)
+    }
+
+    /// A service over shards that are open.
+    pub fn over_shards(directory: tempfile::TempDir, shards: Vec<OpenShard>, durability: Durability) -> Self {
+        Self::of(directory, Keyspace::open_shards(shards, durability).unwrap())
     }
 
     fn of(directory: tempfile::TempDir, keyspace: Arc<Keyspace>) -> Self {
@@ -231,7 +247,8 @@ impl Fixture {
 
     /// The type tag and the bytes under a key of the store.
     pub fn stored(&self, key: &[u8]) -> (u8, Vec<u8>) {
-        let value = self.service.keyspace.only_store().unwrap().get(key).unwrap().unwrap();
+        let store = self.service.keyspace.only_store().unwrap();
+        let value = store.get(key).unwrap().unwrap();
         (value.attributes().type_tag.map_or(0, |tag| tag.get()), value.to_vec())
     }
 

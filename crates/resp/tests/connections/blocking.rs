@@ -98,6 +98,7 @@ fn a_write_of_what_is_not_in_memory_is_made_in_its_clients_order() {
     let store = fixture.service.keyspace.only_store().unwrap();
     store.flush(true).unwrap();
     store.compact(..).unwrap();
+    drop(store);
     let Fixture { service, directory, .. } = fixture;
     drop(service);
 

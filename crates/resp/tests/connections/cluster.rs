@@ -59,6 +59,7 @@ impl Servers {
             primary: *owner,
             replicas: Vec::new(),
             epoch,
+            written_bytes: 0,
         };
         owners.iter().enumerate().map(shard).collect()
     }

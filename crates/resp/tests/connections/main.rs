@@ -13,6 +13,7 @@ mod cold_reads;
 #[path = "../common/mod.rs"]
 mod common;
 mod connection;
+mod copies;
 mod event_loops;
 mod isolation;
 mod manners;

@@ -78,7 +78,14 @@ fn ours(servers: Vec<ServerView>, shards: Vec<ShardView>, epoch: u64) -> Fixture
 }
 
 fn shard(number: usize, slots: (u16, u16), primary: usize, epoch: u64) -> ShardView {
-    ShardView { id: format!("{number:040x}"), slots: vec![slots], primary, replicas: Vec::new(), epoch }
+    ShardView {
+        id: format!("{number:040x}"),
+        slots: vec![slots],
+        primary,
+        replicas: Vec::new(),
+        epoch,
+        written_bytes: 0,
+    }
 }
 
 fn compare(ours: &mut TestClient<'_>, theirs: &mut RedisClient, requests: &[&str]) {

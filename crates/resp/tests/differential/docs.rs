@@ -29,7 +29,7 @@ const OTHERWISE: [&str; 10] = [
 ];
 
 /// Commands that no Redis has.
-const OWN: [&str; 4] = ["inspect", "compact", "backup", "federation"];
+const OWN: [&str; 5] = ["inspect", "compact", "backup", "federation", "client|level"];
 
 /// Redis' alone: what changed when, in `DOCS`, and notes in prose of key specs, in `INFO`.
 const NOT_TOLD: &str = "history";
@@ -112,7 +112,7 @@ fn arguments_and_tips_are_told_as_in_redis() {
     for version in [2, 3] {
         let (mut ours, mut theirs) = (fixture.client(), redis.client(version));
         ours.ask(&format!("HELLO {version}"));
-        let is_own = |name: &str| OWN.iter().any(|own| name.split('|').next() == Some(own));
+        let is_own = |name: &str| OWN.iter().any(|own| name == *own || name.split('|').next() == Some(own));
         let is_compared =
             |name: &str| !is_own(name) && (!is_old || !LATER.contains(&name) && !OTHERWISE.contains(&name));
         for command in table::all_with_subcommands().filter(|command| is_compared(command.name)) {
