@@ -25,7 +25,7 @@ SIM_SEEDS ?= 17000
 SEED := $(or $(SEED),$(shell od -A n -N 4 -t u4 /dev/urandom | tr -d ' '))
 # What has seeded tests, and those of proptest.
 SEEDED := --lib $(addprefix --test ,clients_kills commands compaction control damage differential \
-	federation_faults kills power protocol replication space store whole)
+	federation_faults histories kills power protocol replication space store whole)
 # Arguments of the demo: the papers' experiment, made short.
 DEMO_SECONDS ?= 45
 DEMO_ARGS ?= fillrandom --profile three-tier --policies local,local-split,edgepilot,eco --seconds $(DEMO_SECONDS) --papers
@@ -43,7 +43,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: ## Three unequal servers under a flood of writes, a client's session with a kill, and a federation whose leader is killed (about 3 minutes after the build)
+demo: ## Three unequal servers under a flood of writes, a client's session with a kill, and a federation that loses a server under load (about 3 minutes after the build)
 	@scripts/ask-root.sh demo $(MAKE) build
 	$(AS_ROOT) $(ECOTONE) lab $(DEMO_ARGS)
 	@$(if $(IS_ROOT),,find . -maxdepth 1 -name 'lab-*.html' -user root -exec sudo chown "$$(id -u):$$(id -g)" {} +)

@@ -1,6 +1,7 @@
 //! `ecotone lab`.
 
 mod cluster;
+mod copies;
 
 use std::path::PathBuf;
 
@@ -100,11 +101,15 @@ pub(crate) struct Arguments {
 enum Other {
     /// Measure a federation of processes: how fast it decides, and what it costs
     Cluster(cluster::Arguments),
+    /// Measure copies of a shard: what they cost, and how fast one takes over
+    Copies(copies::Arguments),
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    if let Some(Other::Cluster(arguments)) = &arguments.other {
-        return cluster::run(arguments);
+    match &arguments.other {
+        Some(Other::Cluster(arguments)) => return cluster::run(arguments),
+        Some(Other::Copies(arguments)) => return copies::run(arguments),
+        None => {}
     }
     let profile = Profile::load(&arguments.profile)?;
     let workload = arguments.workload.as_deref().unwrap_or_default().parse::<Workload>()?;

@@ -3,7 +3,7 @@
 //!
 //! All unsafe code of the lab is here.
 
-#![allow(unsafe_code)] // prctl, kill and sigaction have no safe wrapper among our dependencies.
+#![allow(unsafe_code)] // prctl, kill, setns and sigaction have no safe wrapper among our dependencies.
 
 use std::{
     io,
@@ -49,6 +49,19 @@ pub(crate) fn bind_to_this_thread(command: &mut Command) {
 pub(crate) fn kill_group(child: &Child) {
     // SAFETY: kill takes no pointers. The group's leader was not reaped, so the id is still ours.
     unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
+}
+
+/// Moves the calling thread, and no other, into a network namespace: for threads that end in it.
+///
+/// # Errors
+/// Without the right, or where there is no such namespace.
+pub(crate) fn enter_network(namespace: &std::path::Path) -> io::Result<()> {
+    let file = std::fs::File::open(namespace)?;
+    // SAFETY: setns takes no pointers; the descriptor is open until it returns.
+    if unsafe { libc::setns(std::os::fd::AsRawFd::as_raw_fd(&file), libc::CLONE_NEWNET) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// What a child is told by the kernel.

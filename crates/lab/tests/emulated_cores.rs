@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use common::{spin, thread_cpu_ns};
 use ecotone_energy::cores::{CgroupCores, CoreBinder, CoreGroups, CpuHierarchy, ThreadGroup};
-use ecotone_energy::governor::{FrequencyGovernor, QuotaGovernor};
+use ecotone_energy::governors::QuotaGovernor;
 use ecotone_energy::{DutyScope, EnergyError, EnergyMeter, PowerModel, ThreadDuties};
 use ecotone_lab::{EmulatedServer, LabTree};
 use ecotone_types::{Duty, DutyObserver};

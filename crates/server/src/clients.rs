@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use ecotone_engine::{Durability, DutyObserver, Error as StoreError};
 use ecotone_keyspace::{Keyspace, ShardError};
-use ecotone_membership::Announced;
+use ecotone_membership::{Announced, Known};
+use ecotone_replication::is_replicated;
 use ecotone_resp::cluster_view::ServerView;
 use ecotone_resp::serve::{Heartbeat, Listen, Listening, Machine, ServeError, Server};
 use ecotone_resp::service::Service;
@@ -19,10 +20,18 @@ use tracing::{info, warn};
 use crate::cluster_view::{Alone, address_text};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::host::copies::CopiesHandle;
 use crate::host::{Around, ServerHost};
 use crate::host_load::HostLoad;
 use crate::options::ClientOptions;
 use crate::shards::Viewer;
+
+/// In how many places keys may be, by the map: more than one where a shard has copies, as another
+/// server may have it next.
+fn places(known: &Known) -> usize {
+    let is_copied = known.map.shards.values().any(|shard| is_replicated(&known.map, shard));
+    known.map.shards.len().max(if is_copied { 2 } else { 0 })
+}
 
 /// A clock that is corrected by less than this is not worth a warning.
 const CLOCK_WARNING: Duration = Duration::from_secs(60);
@@ -35,6 +44,7 @@ pub(crate) struct Served {
     /// This server, as clients are told of it.
     own: ServerView,
     config: Config,
+    copies: CopiesHandle,
 }
 
 impl Served {
@@ -75,6 +85,7 @@ impl Served {
         }
         let (store_directory, address) = (around.stores.first_directory(), around.federation.address().to_owned());
         let (membership, known) = (around.federation.membership().cloned(), around.known.clone());
+        let copies = around.copies.clone();
         let keyspace = Keyspace::open_shards(shards, durability).map_err(|error| match error {
             ShardError::Store(error) => Error::Store(error),
             other => Error::Shard(other),
@@ -86,10 +97,10 @@ impl Served {
         // Before the first client comes; a port that is any free one is known only after.
         let tls_addresses = options.listen.tls.as_ref().map(|tls| tls.addresses.as_slice()).unwrap_or_default();
         let first = match &known {
-            Some(known) => alone.view_of(known, &alone.server(&options.listen.addresses, tls_addresses)),
+            Some(known) => alone.view_of(known, &alone.server(&options.listen.addresses, tls_addresses), &[]),
             None => alone.view(&options.listen.addresses, tls_addresses),
         };
-        service.cluster.set_mode(config.cluster_mode(first.shards().len()));
+        service.cluster.set_mode(config.cluster_mode(known.as_deref().map_or(1, places)));
         service.cluster.publish(first);
         let mut host_load = HostLoad::new();
         let machine = Machine {
@@ -114,15 +125,16 @@ impl Served {
         }
         host.serves(&service, listening.clone());
         log_addresses(server.listening(), has_password, asks_certificate);
-        Ok(Served { server, service, alone, own, config })
+        Ok(Served { server, service, alone, own, config, copies })
     }
 
     /// What clients are told of the federation, as it changes.
     pub(crate) fn viewer(&self) -> Viewer {
         let (alone, own, config) = (self.alone.clone(), self.own.clone(), self.config.clone());
+        let copies = self.copies.clone();
         Box::new(move |known, service| {
-            let view = alone.view_of(known, &own);
-            service.cluster.set_mode(config.cluster_mode(view.shards().len()));
+            let view = alone.view_of(known, &own, &copies.facts());
+            service.cluster.set_mode(config.cluster_mode(places(known)));
             view
         })
     }

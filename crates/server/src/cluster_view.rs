@@ -14,7 +14,8 @@ use std::path::Path;
 use ecotone_control::ids::{FederationId, MemberId, ShardId};
 use ecotone_control::map::Role;
 use ecotone_membership::Known;
-use ecotone_resp::cluster_view::{ClusterView, Health, ID_CHARACTERS, ServerView, ShardView};
+use ecotone_replication::Facts;
+use ecotone_resp::cluster_view::{ClusterView, Health, ID_CHARACTERS, ReplicaView, ServerView, ShardView};
 
 use crate::config::{AnnouncedToClients, Config};
 use crate::error::Result;
@@ -70,8 +71,9 @@ impl Alone {
     }
 
     /// The federation of the map, with this server as `own`. What cannot be told of another server,
-    /// because its address makes no sense, is left out.
-    pub(crate) fn view_of(&self, known: &Known, own: &ServerView) -> ClusterView {
+    /// because its address makes no sense, is left out. `facts` are of the copies here, as far as there
+    /// are any: a primary knows how far its replicas are, and a replica how far itself is.
+    pub(crate) fn view_of(&self, known: &Known, own: &ServerView, facts: &[(ShardId, Facts)]) -> ClusterView {
         let map = &known.map;
         let mut servers = Vec::new();
         let mut places = BTreeMap::new();
@@ -113,8 +115,19 @@ impl Alone {
                     id: shard_id(map.federation, *id),
                     slots: shard.slots.iter().map(|range| (range.first, range.last)).collect(),
                     primary,
-                    replicas: Vec::new(),
+                    replicas: shard
+                        .copies
+                        .iter()
+                        .filter(|member| Some(**member) != shard.primary)
+                        .filter_map(|member| {
+                            let is_in_sync = shard.in_sync.contains(member);
+                            let here = facts.iter().find(|(of, _)| of == id).map(|(_, facts)| facts);
+                            let lag_bytes = here.and_then(|facts| lag_of(facts, *member, known.member));
+                            Some(ReplicaView { server: *places.get(member)?, is_in_sync, lag_bytes })
+                        })
+                        .collect(),
                     epoch: shard.epoch.0,
+                    written_bytes: 0,
                 })
             })
             .collect();
@@ -129,6 +142,14 @@ impl Alone {
         }
         view
     }
+}
+
+/// How many bytes the replica of `member` is behind, as the copy of the shard at `own` knows it.
+fn lag_of(facts: &Facts, member: MemberId, own: MemberId) -> Option<u64> {
+    if member == own {
+        return facts.staleness.map(|staleness| staleness.bytes);
+    }
+    *facts.lag_bytes.get(&member)?
 }
 
 /// How clients reach a server, as the map has it.
@@ -237,6 +258,16 @@ mod tests {
         let all: std::collections::BTreeSet<&String> = servers.iter().chain(&others).collect();
         assert_eq!(all.len(), servers.len() + others.len());
         assert!(all.iter().all(|id| id.len() == ID_CHARACTERS && id.bytes().all(|byte| byte.is_ascii_hexdigit())));
+    }
+
+    #[test]
+    fn a_primary_knows_how_far_others_are_and_a_replica_how_far_itself_is() {
+        let [own, other] = [MemberId(1), MemberId(2)];
+        let primary = Facts { lag_bytes: [(other, Some(40))].into(), ..Facts::default() };
+        assert_eq!((lag_of(&primary, other, own), lag_of(&primary, MemberId(3), own)), (Some(40), None));
+        let staleness = ecotone_replica::receiver::Staleness { bytes: 7, us: 9 };
+        let replica = Facts { staleness: Some(staleness), ..Facts::default() };
+        assert_eq!((lag_of(&replica, own, own), lag_of(&replica, other, own)), (Some(7), None));
     }
 
     #[test]

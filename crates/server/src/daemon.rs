@@ -16,8 +16,12 @@ use ecotone_cluster::{Federation, FederationStatistics, Limits, Options};
 use ecotone_energy::cores::{CgroupCores, CoreBinder, Unbound};
 use ecotone_energy::{EnergyMeter, PowerModel, Reading, ThreadDuties};
 use ecotone_engine::{Counters, LocalSlots, Store};
+use ecotone_io::tap::WriteTap;
 use ecotone_keyspace::ShardId;
+use ecotone_keyspace::gate::CommitGate;
 use ecotone_policy::machine::{ModelReport, Parameters, WhenNoneInTime};
+use ecotone_replication::Copies;
+use ecotone_replication::service::Service as CopiesService;
 use ecotone_resp::serve::Listening;
 use ecotone_resp::service::Service;
 use ecotone_types::DutyObserver;
@@ -28,8 +32,10 @@ use tracing::info;
 use crate::addresses::{Addresses, Announced};
 use crate::clients::Served;
 use crate::colocated::Colocated;
+use crate::copies;
 use crate::error::{Error, Result};
 use crate::host::Around;
+use crate::host::copies::CopiesHandle;
 use crate::host_memory::host_memory;
 use crate::http::HttpServer;
 use crate::http::health::Health;
@@ -63,8 +69,9 @@ pub struct Daemon {
     served: Option<Served>,
     stores: Arc<Stores>,
     shards: Arc<Shards>,
-    /// Before what it follows and changes.
+    /// Before what they follow and change.
     follower: Option<Follower>,
+    copies: Option<Arc<Copies>>,
     federation: Arc<Federation>,
     duties: Arc<ThreadDuties>,
     sampler: Arc<SamplerState>,
@@ -158,7 +165,9 @@ impl Daemon {
         let worker_slots = options.worker_slots();
         let identity = identity::open(&options)?;
         let membership = identity.is_some().then(|| identity::membership_options(&options));
-        let federation = Federation::start(
+        // Copies are driven, and others may ask for them, once clients are served.
+        let copies_service = CopiesService::new();
+        let federation = Federation::start_with(
             Options {
                 name: options.name.clone(),
                 listen: options.listen,
@@ -174,6 +183,7 @@ impl Daemon {
             },
             duties.clone(),
             sampler.clone(),
+            |routes| copies_service.add_to(routes),
         );
         let federation = Arc::new(federation.map_err(cannot_start)?);
 
@@ -234,6 +244,8 @@ impl Daemon {
         sampler.does(Instant::now(), Doing::Sampling);
         let sampler_thread = Sampler::start(monitor)?;
         info!(directory = %options.directory.display(), shards = options.shards.len(), "the stores are open");
+        let copies_handle = CopiesHandle::default();
+        sampler.watch_copies(&copies_handle);
         let served = match options.clients.take() {
             Some(clients) => {
                 let around = Around {
@@ -246,6 +258,7 @@ impl Daemon {
                     join: options.join.clone(),
                     policy: options.policy,
                     worker_slots,
+                    copies: copies_handle.clone(),
                 };
                 let served = Served::start(clients, around, options.store.durability, duties.clone())?;
                 served.service().keyspace.ranks().limit_to(rank_bytes);
@@ -268,6 +281,17 @@ impl Daemon {
             (Some(served), ..) => {
                 shards.serve(served.service());
                 None
+            }
+            _ => None,
+        };
+        let copies = match (&served, federation.membership()) {
+            (Some(_), Some(membership)) => {
+                let parts = (stores.clone(), shards.clone());
+                let durability = options.store.durability;
+                let copies = copies::start(membership, federation.runtime(), parts, durability, &copies_service)?;
+                let copies = Arc::new(copies);
+                copies_handle.drives(&copies);
+                Some(copies)
             }
             _ => None,
         };
@@ -294,6 +318,7 @@ impl Daemon {
             stores,
             shards,
             follower,
+            copies,
             federation,
             duties,
             sampler,
@@ -322,26 +347,39 @@ impl Daemon {
         self.stores.counters()
     }
 
-    /// Holds one shard more: its store is made, or opened where there is one already, and clients
-    /// are served from then on. Nobody may have been told before that these slots are here, and
-    /// nobody else may have them. May wait for requests under way.
+    /// Holds one shard more, which may have copies on other servers and of which this one has the
+    /// primary from now on: its store is made, or opened where there is one already, and clients are
+    /// served. Nobody may have been told before that these slots are here, and nobody else may have
+    /// them. All that changes in the folder of the store is told to `tap`, from the first change on,
+    /// and nothing is left in logs that were there before; the segments that it begins have numbers
+    /// from `least_segment` on; replies wait for `gate`. May wait for requests under way.
     ///
     /// # Errors
     ///
     /// The store cannot be opened; slots that another shard here has. Nothing has changed then, but
-    /// for the folder of a store that was made.
-    pub fn add_shard(&self, id: ShardId, slots: &[(u16, u16)]) -> Result<()> {
-        self.shards.add(id, slots)
+    /// for what an opening changes in the folder; nobody has that any more.
+    pub fn become_primary(
+        &self,
+        id: ShardId,
+        slots: &[(u16, u16)],
+        tap: Arc<dyn WriteTap>,
+        least_segment: u32,
+        gate: Arc<dyn CommitGate>,
+    ) -> Result<()> {
+        self.shards.become_primary(id, slots, tap, least_segment, gate)
     }
 
-    /// Holds a shard no more, whatever is in it; clients were told before. Its store is synced, and
-    /// stays open, idle, until the server ends; its folder stays as it is.
+    /// Holds a shard no more, whatever is in it; clients should have been told before. At once no
+    /// write to it is let through, then its store is closed, as soon as those have ended who read it.
+    /// Its folder stays as it is, and nobody here touches it any more.
     ///
     /// # Errors
     ///
-    /// See [`Keyspace::drop_shard`](ecotone_keyspace::Keyspace::drop_shard).
-    pub fn drop_shard(&self, id: ShardId) -> Result<()> {
-        self.shards.give_up(id)
+    /// A shard that is not held. [`ShardError::InUse`](ecotone_keyspace::ShardError) where somebody
+    /// reads it for too long: no write is let through all the same, and this is to be called again.
+    /// What the store could not make durable, when it is closed then.
+    pub fn resign(&self, id: ShardId) -> Result<()> {
+        self.shards.resign(id)
     }
 
     /// Where clients are listened for, if they are.
@@ -458,7 +496,12 @@ impl Daemon {
     pub fn stop(mut self) -> Result<()> {
         self.status.stops();
         self.announced.take();
+        if let Some(copies) = self.copies.as_ref() {
+            copies.leave();
+        }
         self.follower.take();
+        // Their stores are closed, while clients are told that they are not here.
+        self.copies.take();
         if let Some(served) = self.served.take() {
             served.stop();
         }

@@ -38,6 +38,9 @@ pub enum Error {
     /// Shards that cannot be held together.
     #[error("{0}")]
     Shard(#[from] ecotone_keyspace::ShardError),
+    /// Copies of shards cannot be driven.
+    #[error("replication: {0}")]
+    Copies(#[from] ecotone_replication::Error),
     /// The system refused a thread.
     #[error("cannot start a thread for {what}: {source}")]
     Thread {

@@ -14,6 +14,7 @@ mod clients;
 mod cluster_view;
 mod colocated;
 pub mod config;
+mod copies;
 mod daemon;
 mod error;
 mod host;

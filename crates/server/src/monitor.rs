@@ -9,14 +9,17 @@ use std::time::Instant;
 use ecotone_cluster::{
     Activity, Federation, FederationStatistics, JobEnded, JobObserver, JobOutcome, LoadSource, LocalLoad, Writers,
 };
+use ecotone_control::ids::ShardId;
 use ecotone_energy::{EnergyMeter, Reading};
 use ecotone_engine::{
     CompressionProperties, Counters, DedupProperties, FreeSpace, StoreProperties, ValueLogProperties,
 };
 use ecotone_membership::Known;
 use ecotone_policy::machine::ModelReport;
+use ecotone_replication::Facts;
 use parking_lot::Mutex;
 
+use crate::host::copies::CopiesHandle;
 use crate::host_load::HostLoad;
 use crate::open_files::{OpenFiles, is_near};
 use crate::options::ServeOptions;
@@ -79,6 +82,8 @@ pub(crate) struct ServerSample {
     pub(crate) federation: FederationStatistics,
     /// What the control plane knows; `None` for a server without an identity.
     pub(crate) known: Option<Arc<Known>>,
+    /// Of each copy of a shard that is driven here.
+    pub(crate) copies: Vec<(ShardId, Facts)>,
     pub(crate) models: ModelReport,
 }
 
@@ -89,6 +94,7 @@ pub(crate) struct SamplerState {
     watts: Mutex<Option<f64>>,
     commands: OnceLock<CommandSource>,
     keys: OnceLock<KeySource>,
+    copies: OnceLock<CopiesHandle>,
     started: Instant,
     sink: Option<RecordSink>,
     began: Mutex<Option<Instant>>,
@@ -141,6 +147,7 @@ impl SamplerState {
             watts: Mutex::default(),
             commands: OnceLock::new(),
             keys: OnceLock::new(),
+            copies: OnceLock::new(),
             started: Instant::now(),
             sink,
             began: Mutex::new(None),
@@ -178,6 +185,11 @@ impl SamplerState {
     /// The same: what they have is counted so.
     pub(crate) fn count_keys(&self, source: KeySource) {
         let _ = self.keys.set(source);
+    }
+
+    /// Copies of shards are driven here, or will be.
+    pub(crate) fn watch_copies(&self, handle: &CopiesHandle) {
+        let _ = self.copies.set(handle.clone());
     }
 
     /// The workload begins: times of records count from here.
@@ -495,6 +507,7 @@ impl Monitor {
             open_files: self.open_files.count(at),
             federation: self.federation.statistics(),
             known: self.federation.membership().map(|membership| membership.known()),
+            copies: self.sampler.copies.get().map(CopiesHandle::facts).unwrap_or_default(),
             models,
             properties,
             counters,

@@ -1,21 +1,29 @@
 //! The shards that a server holds, as the map of its federation says and changes it.
 //!
 //! A shard that comes is opened before clients are told that it is here; one that goes is given up
-//! after they are told that it is elsewhere, and after the last write to it is committed.
+//! after they are told that it is elsewhere, and after the last write to it is committed. Its store
+//! is closed then, and its folder free for others.
 //!
-//! Failure: a store that cannot be opened is tried again each second; meanwhile clients are told
-//! what was so before.
+//! A shard with copies is opened and closed by who decides which copy is the primary
+//! ([`Shards::become_primary`], [`Shards::resign`]), and not by who follows the map.
 //!
-//! Threads: one follows the map. Any may change shards, one at a time.
+//! Failure: a store that cannot be opened is tried again each second, as is one that cannot be closed
+//! since somebody still reads it; meanwhile clients are told what was so before.
+//!
+//! Threads: one follows the map. Any may change shards; of two openings or closings one comes after
+//! the other, and no giving up waits for either.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ecotone_control::map::Map;
-use ecotone_keyspace::{Keyspace, ShardId, Slot, SlotRanges};
+use ecotone_control::map::{Map, Shard};
+use ecotone_io::tap::WriteTap;
+use ecotone_keyspace::gate::CommitGate;
+use ecotone_keyspace::{OpenShard, ShardError, ShardId, Slot, SlotRanges};
 use ecotone_membership::{Known, Membership};
+use ecotone_replication::is_replicated;
 use ecotone_resp::cluster_view::{Cluster, ClusterView};
 use ecotone_resp::service::Service;
 use parking_lot::Mutex;
@@ -28,14 +36,23 @@ use crate::stores::{ShardOptions, Stores};
 /// After a failure it is tried again so much later.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The shards of this map that a server is to serve.
+/// Whoever works with a store that is given up ends sooner than this, but for a read that a slow
+/// device holds up.
+const LET_GO_WITHIN: Duration = Duration::from_secs(10);
+
+/// Clients are told so often how far copies are, without a change of the map.
+const LAG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The shards of this map that a server is to serve by itself: those with copies are opened and
+/// closed by replication.
 pub(crate) fn shards_of(known: &Known) -> Vec<ShardOptions> {
     held_by(known).into_iter().map(|(id, slots)| ShardOptions { id, slots }).collect()
 }
 
 fn held_by(known: &Known) -> BTreeMap<ShardId, SlotRanges> {
     let map: &Map = &known.map;
-    let own = map.shards.iter().filter(|(_, shard)| shard.primary == Some(known.member));
+    let is_own = |shard: &Shard| shard.primary == Some(known.member) && !is_replicated(map, shard);
+    let own = map.shards.iter().filter(|(_, shard)| is_own(shard));
     own.map(|(id, shard)| (ShardId(id.0), shard.slots.iter().map(|range| (range.first, range.last)).collect()))
         .collect()
 }
@@ -47,11 +64,22 @@ pub(crate) struct Shards {
     service: OnceLock<Weak<Service>>,
     /// Held by who changes them.
     changing: Mutex<()>,
+    /// Whose the folders of shards are now. Who opens a store, or touches its files, has taken it.
+    owners: Mutex<BTreeMap<ShardId, Owner>>,
+}
+
+/// Who has the folder of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// It has one copy, and is served by who follows the map.
+    Follower,
+    /// It has copies, or is to have some.
+    Replication,
 }
 
 impl Shards {
     pub(crate) fn new(stores: Arc<Stores>) -> Arc<Shards> {
-        Arc::new(Shards { stores, service: OnceLock::new(), changing: Mutex::default() })
+        Arc::new(Shards { stores, service: OnceLock::new(), changing: Mutex::default(), owners: Mutex::default() })
     }
 
     /// Clients are served from now on.
@@ -59,37 +87,93 @@ impl Shards {
         let _ = self.service.set(Arc::downgrade(service));
     }
 
-    fn keyspace(&self) -> Option<Arc<Keyspace>> {
-        Some(self.service.get()?.upgrade()?.keyspace.clone())
+    /// Takes the folder of a shard. False while another one has it.
+    pub(crate) fn take(&self, id: ShardId, by: Owner) -> bool {
+        *self.owners.lock().entry(id).or_insert(by) == by
     }
 
-    /// See [`Daemon::add_shard`](crate::Daemon::add_shard).
+    /// Gives it back. False while the store is open.
+    pub(crate) fn give_back(&self, id: ShardId, by: Owner) -> bool {
+        let mut owners = self.owners.lock();
+        if owners.get(&id) == Some(&by) {
+            if self.stores.of(id).is_some() {
+                return false;
+            }
+            owners.remove(&id);
+        }
+        true
+    }
+
+    fn service(&self) -> Option<Arc<Service>> {
+        self.service.get()?.upgrade()
+    }
+
+    /// Holds one shard more, of which there is no other copy: its store is made, or opened where
+    /// there is one already.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be opened; slots that another shard here has. Nothing has changed then, but
+    /// for the folder of a store that was made.
     pub(crate) fn add(&self, id: ShardId, slots: &[(u16, u16)]) -> Result<()> {
         let _changing = self.changing.lock();
-        let keyspace = self.keyspace();
-        if self.stores.has(id) {
-            // It was dropped since the server began, and its store is open still.
-            return match keyspace {
-                Some(keyspace) => Ok(keyspace.set_slots(id, slots)?),
-                None => Err(Error::Configuration(format!("{id} is open already"))),
-            };
-        }
-        let opened = self.stores.open_more(&ShardOptions { id, slots: slots.to_vec() })?;
-        if let Some(keyspace) = keyspace {
-            keyspace.add_shard(opened.clone())?;
+        self.hold(self.stores.open_more(&ShardOptions { id, slots: slots.to_vec() })?)
+    }
+
+    /// See [`Daemon::become_primary`](crate::Daemon::become_primary).
+    pub(crate) fn become_primary(
+        &self,
+        id: ShardId,
+        slots: &[(u16, u16)],
+        tap: Arc<dyn WriteTap>,
+        least_segment: u32,
+        gate: Arc<dyn CommitGate>,
+    ) -> Result<()> {
+        let _changing = self.changing.lock();
+        let shard = ShardOptions { id, slots: slots.to_vec() };
+        self.hold(self.stores.open_primary(&shard, tap, least_segment, gate)?)
+    }
+
+    /// A store that was opened is served from now on; where it cannot be, it is closed again.
+    fn hold(&self, opened: OpenShard) -> Result<()> {
+        let id = opened.id;
+        if let Some(service) = self.service() {
+            service.keyspace.add_shard(opened.clone())?;
         }
         self.stores.add(opened);
-        info!(shard = id.0, "a shard was added");
+        info!(shard = id.0, "a shard is served");
         Ok(())
     }
 
-    /// See [`Daemon::drop_shard`](crate::Daemon::drop_shard).
-    pub(crate) fn give_up(&self, id: ShardId) -> Result<()> {
+    /// See [`Daemon::resign`](crate::Daemon::resign).
+    pub(crate) fn resign(&self, id: ShardId) -> Result<()> {
+        // Its keyspace refuses to hold it once more.
+        let service = self.service();
+        if let Some(service) = &service {
+            self.give_up(service, id)?;
+        }
         let _changing = self.changing.lock();
-        let keyspace = self.keyspace().ok_or_else(|| Error::Configuration("no clients are served".into()))?;
-        keyspace.drop_shard(id)?;
-        info!(shard = id.0, "a shard was dropped");
+        if let Some(service) = &service {
+            let store = self.stores.of(id).ok_or(Error::Shard(ShardError::NotHeld(id)))?;
+            service.let_go(&store);
+            drop(store);
+            match service.keyspace.take_shard(id, LET_GO_WITHIN) {
+                // Nor was it before, and the store waits for others.
+                Ok(_) | Err(ShardError::NotHeld(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.stores.close_one(id)?;
+        info!(shard = id.0, "a shard is served no more, and its store is closed");
         Ok(())
+    }
+
+    /// No write to the shard is let through from now on. Also where that was said before.
+    fn give_up(&self, service: &Service, id: ShardId) -> Result<()> {
+        match service.keyspace.give_up_shard(id) {
+            Err(ShardError::NotHeld(_)) if self.stores.of(id).is_some() => Ok(()),
+            outcome => Ok(outcome?),
+        }
     }
 }
 
@@ -114,6 +198,7 @@ impl Follower {
     ) -> Result<Follower> {
         let (stop, mut stopped) = watch::channel(());
         let mut held = held_by(first);
+        held.keys().for_each(|id| _ = shards.take(*id, Owner::Follower));
         let service = Arc::downgrade(service);
         let thread = std::thread::Builder::new().name("ecotone-shards".into()).spawn(move || {
             let mut following = membership.following();
@@ -133,11 +218,13 @@ impl Follower {
                         trouble = Some(text);
                     }
                 }
+                let has_copies = known.map.shards.values().any(|shard| shard.copies.len() > 1);
                 let goes_on = membership.block_on(async {
                     tokio::select! {
                         _ = stopped.changed() => false,
                         changed = following.changed() => changed.is_ok(),
                         () = tokio::time::sleep(RETRY_DELAY), if done.is_err() => true,
+                        () = tokio::time::sleep(LAG_INTERVAL), if has_copies => true,
                     }
                 });
                 if !goes_on {
@@ -172,7 +259,13 @@ fn apply(
     let wanted = held_by(known);
     for (id, slots) in &wanted {
         if !held.contains_key(id) {
-            shards.add(*id, slots)?;
+            if !shards.take(*id, Owner::Follower) {
+                return Err(Error::Configuration(format!("{id} had copies, and is still being closed")));
+            }
+            if let Err(error) = shards.add(*id, slots) {
+                shards.give_back(*id, Owner::Follower);
+                return Err(error);
+            }
             held.insert(*id, slots.clone());
         }
     }
@@ -183,8 +276,40 @@ fn apply(
             held[&id].iter().flat_map(|(first, last)| *first..=*last).filter_map(Slot::new).collect();
         // A commit that fails fails later ones, too: nothing more is written there in any case.
         Cluster::fence(&service.keyspace, &slots);
-        shards.give_up(id)?;
+        match shards.resign(id) {
+            Ok(()) | Err(Error::Shard(ShardError::NotHeld(_))) => {}
+            Err(error) => return Err(error),
+        }
         held.remove(&id);
+        shards.give_back(id, Owner::Follower);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use ecotone_control::ids::{Epoch, FederationId, MemberId};
+
+    use super::*;
+
+    #[test]
+    fn a_shard_with_copies_is_not_served_by_who_follows_the_map() {
+        let mut map = Map { feature_level: 2, ..Map::new(FederationId([7; 8])) };
+        let shard = |copies: &[u64]| Shard {
+            slots: Vec::new(),
+            copies: copies.iter().map(|member| MemberId(*member)).collect(),
+            in_sync: BTreeSet::from([MemberId(1)]),
+            primary: Some(MemberId(1)),
+            epoch: Epoch(1),
+            set_version: 1,
+        };
+        let replicated = |map: &Map| [&[1][..], &[1, 2]].map(|copies| is_replicated(map, &shard(copies)));
+        assert_eq!(replicated(&map), [false, true]);
+        for (copies, all) in [("1", true), ("2", true)] {
+            map.settings.insert("replication.copies".into(), copies.into());
+            assert_eq!(replicated(&map), [all, true], "{copies}");
+        }
+    }
 }

@@ -3,6 +3,9 @@
 //!
 //! Shard 1 lies in `store/`, as that of a server without a federation does; shard N in `shards/N/`.
 //!
+//! Stores come and go while the server runs: one whose shard is given up is closed as soon as nobody
+//! uses it, and its folder is free for others then. What it has done stays in the sums.
+//!
 //! Failure: where one of several stores cannot be opened those that could are closed again, and the
 //! server does not start. At the end each is closed whatever becomes of the others.
 //!
@@ -12,6 +15,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use ecotone_cluster::{Federation, StoreOffload};
 use ecotone_energy::ThreadDuties;
@@ -20,7 +24,9 @@ use ecotone_engine::{
     MemoryLimit, SharedRows, SharedSpace, StallChanged, StallCondition, Store, StoreEvents, StoreProperties,
     StoreSettings, ValueLogProperties,
 };
-use ecotone_keyspace::{OpenShard, ShardId, SlotRanges, all_slots, layout};
+use ecotone_io::tap::WriteTap;
+use ecotone_keyspace::gate::CommitGate;
+use ecotone_keyspace::{OpenShard, ShardError, ShardId, SlotRanges, all_slots, layout};
 use parking_lot::RwLock;
 use tracing::{info, warn};
 
@@ -32,6 +38,12 @@ const FIRST_FOLDER: &str = "store";
 
 /// The folder of the others' folders.
 const OTHERS_FOLDER: &str = "shards";
+
+/// Whoever looks at all stores has them for less than this.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Who waits for a store looks so often whether it is free.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// A shard that a server holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +109,60 @@ pub(crate) struct Stores {
     stalled: Arc<AtomicUsize>,
     /// Whether no more than `max_tables` are held open from now on.
     are_tables_bounded: AtomicBool,
-    open: RwLock<Vec<OpenShard>>,
+    /// The most that were open at a time: what is divided is divided by so many.
+    most: AtomicUsize,
+    all: RwLock<All>,
+}
+
+#[derive(Default)]
+struct All {
+    open: Vec<OpenShard>,
+    /// Those that are to be closed, and that somebody still has.
+    leaving: Vec<(ShardId, Arc<Store>)>,
+    /// What those have done that are not open any more.
+    closed: Done,
+}
+
+/// What stores have done.
+#[derive(Clone, Default)]
+struct Done {
+    counters: Counters,
+    values: Option<ValueLogProperties>,
+    compression: Option<CompressionProperties>,
+    dedup: Option<DedupProperties>,
+}
+
+impl Done {
+    /// By a store that is about to be closed. Waits where its value log is busy.
+    fn by(store: &Store) -> Self {
+        Self {
+            counters: store.counters(),
+            values: store.value_log().map(ValueLogProperties::of_closed),
+            compression: store.value_compression().map(CompressionProperties::of_closed),
+            dedup: store.try_dedup().map(DedupProperties::of_closed),
+        }
+    }
+
+    /// As it is now, where nothing has to be waited for.
+    fn refresh(&mut self, store: &Store) {
+        self.counters = store.counters();
+        self.values = store.try_value_log().map(ValueLogProperties::of_closed).or(self.values);
+    }
+
+    fn add(&mut self, other: Self) {
+        let Self { counters, values, compression, dedup } = other;
+        self.counters += counters;
+        self.values = sum(self.values.take().into_iter().chain(values));
+        self.compression = sum(self.compression.take().into_iter().chain(compression));
+        self.dedup = sum(self.dedup.take().into_iter().chain(dedup));
+    }
+}
+
+/// What makes a store that of a primary whose shard has copies elsewhere.
+struct Copied {
+    tap: Arc<dyn WriteTap>,
+    least_segment: u32,
+    gate: Arc<dyn CommitGate>,
 }
 
 impl Stores {
@@ -121,12 +186,12 @@ impl Stores {
             space: SharedSpace::default(),
             stalled: Arc::default(),
             are_tables_bounded: AtomicBool::new(settings.max_open_files.is_some()),
-            open: RwLock::default(),
+            most: AtomicUsize::new(shards.len()),
+            all: RwLock::default(),
             opening,
         };
-        let count = shards.len();
         let opened: Vec<Result<OpenShard>> = std::thread::scope(|scope| {
-            let open = |shard: &ShardOptions| stores.open_one(shard, count);
+            let open = |shard: &ShardOptions| stores.open_one(shard, None);
             let (first, others) = match shards.split_first() {
                 Some((first, others)) => (Some(first), others),
                 None => (None, &[][..]),
@@ -146,12 +211,12 @@ impl Stores {
             });
             first.into_iter().chain(others).collect()
         });
-        *stores.open.write() = opened.into_iter().collect::<Result<_>>()?;
+        stores.all.write().open = opened.into_iter().collect::<Result<_>>()?;
         Ok(Arc::new(stores))
     }
 
-    /// Opens the store of one of `count` shards.
-    fn open_one(&self, shard: &ShardOptions, count: usize) -> Result<OpenShard> {
+    /// Opens the store of a shard.
+    fn open_one(&self, shard: &ShardOptions, copied: Option<Copied>) -> Result<OpenShard> {
         let Opening { directory, settings, local_slots, federation, duties, note_stall, .. } = &self.opening;
         let directory = shard.directory(directory);
         if let Some(above) = directory.parent() {
@@ -165,7 +230,7 @@ impl Stores {
             stalled: self.stalled.clone(),
         };
         let mut builder = Store::builder(&directory)
-            .settings(share(settings, count))
+            .settings(share(settings, self.most.load(Ordering::Relaxed)))
             .space(self.space.clone())
             .offload(placed.offload())
             .local_slots(local_slots.clone())
@@ -177,8 +242,13 @@ impl Stores {
         if let Some(rows) = &self.rows {
             builder = builder.rows(rows.clone());
         }
+        let mut gate = None;
+        if let Some(copied) = copied {
+            builder = builder.tap(copied.tap).flush_on_open().least_segment(copied.least_segment);
+            gate = Some(copied.gate);
+        }
         let store = Arc::new(builder.open()?);
-        Ok(OpenShard { id: shard.id, slots: shard.slots.clone(), store })
+        Ok(OpenShard { id: shard.id, slots: shard.slots.clone(), store, gate })
     }
 
     /// Opens the store of one more shard while the server runs. It is given back, and not in the
@@ -188,38 +258,113 @@ impl Stores {
     ///
     /// Those of an opening; it is open already.
     pub(crate) fn open_more(&self, shard: &ShardOptions) -> Result<OpenShard> {
-        if self.open.read().iter().any(|open| open.id == shard.id) {
-            return Err(Error::Configuration(format!("{} is open already", shard.id)));
-        }
-        self.open_one(shard, self.open.read().len() + 1)
+        self.open_another(shard, None)
+    }
+
+    /// The same of a shard that has copies on other servers, of which this one has the primary: all
+    /// that changes in its folder is told to `tap`, from the first change on; nothing is left in
+    /// logs that were there before; the segments that it begins have numbers from `least_segment`
+    /// on; replies wait for `gate`.
+    ///
+    /// # Errors
+    ///
+    /// Those of an opening; it is open already.
+    pub(crate) fn open_primary(
+        &self,
+        shard: &ShardOptions,
+        tap: Arc<dyn WriteTap>,
+        least_segment: u32,
+        gate: Arc<dyn CommitGate>,
+    ) -> Result<OpenShard> {
+        self.open_another(shard, Some(Copied { tap, least_segment, gate }))
+    }
+
+    fn open_another(&self, shard: &ShardOptions, copied: Option<Copied>) -> Result<OpenShard> {
+        let open = {
+            let all = self.all.read();
+            let is_leaving = all.leaving.iter().any(|(id, _)| *id == shard.id);
+            if is_leaving || all.open.iter().any(|open| open.id == shard.id) {
+                return Err(Error::Configuration(format!("{} is open already", shard.id)));
+            }
+            all.open.len() + all.leaving.len()
+        };
+        self.most.fetch_max(open + 1, Ordering::Relaxed);
+        self.open_one(shard, copied)
     }
 
     /// One that was [opened](Self::open_more) is used from now on.
     pub(crate) fn add(&self, shard: OpenShard) {
-        self.open.write().push(shard);
+        self.all.write().open.push(shard);
         if self.are_tables_bounded.load(Ordering::Relaxed) {
             self.bound_tables();
         }
     }
 
-    /// Whether the store of a shard is open, held or not.
-    pub(crate) fn has(&self, id: ShardId) -> bool {
-        self.open.read().iter().any(|open| open.id == id)
+    /// The store of a shard, where it is open, held or not.
+    pub(crate) fn of(&self, id: ShardId) -> Option<Arc<Store>> {
+        let all = self.all.read();
+        let open = all.open.iter().map(|open| (open.id, &open.store));
+        let mut found = open.chain(all.leaving.iter().map(|(id, store)| (*id, store)));
+        found.find(|(of, _)| *of == id).map(|(_, store)| store.clone())
+    }
+
+    /// Closes the store of a shard that nobody holds any more, once those have let it go who look at
+    /// all of them. When this returns nobody here touches its folder, and another may have it.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardError::InUse`] where somebody has it for too long: this may be called again then.
+    /// Those of the store; it is closed then.
+    pub(crate) fn close_one(&self, id: ShardId) -> Result<()> {
+        let until = Instant::now() + CLOSE_WITHIN;
+        let open = self.all.read().open.iter().find(|open| open.id == id).map(|open| open.store.clone());
+        if let Some(store) = open {
+            let mut done = Done::by(&store);
+            let mut all = self.all.write();
+            all.open.retain(|open| open.id != id);
+            done.refresh(&store);
+            all.closed.add(done);
+            all.leaving.push((id, store));
+        }
+        loop {
+            {
+                let mut all = self.all.write();
+                let place = all.leaving.iter().position(|(leaving, _)| *leaving == id);
+                let (_, store) = all.leaving.swap_remove(place.ok_or(Error::Shard(ShardError::NotHeld(id)))?);
+                match Arc::try_unwrap(store) {
+                    Ok(store) => {
+                        drop(all);
+                        return Ok(store.close()?);
+                    }
+                    Err(store) => all.leaving.push((id, store)),
+                }
+            }
+            if Instant::now() >= until {
+                return Err(Error::Shard(ShardError::InUse(id)));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// All of them, with the slots that they had when they were opened.
     pub(crate) fn shards(&self) -> Vec<OpenShard> {
-        self.open.read().clone()
+        self.all.read().open.clone()
     }
 
     /// All stores.
     pub(crate) fn list(&self) -> Vec<Arc<Store>> {
-        self.open.read().iter().map(|shard| shard.store.clone()).collect()
+        self.all.read().open.iter().map(|shard| shard.store.clone()).collect()
+    }
+
+    /// The same, and what those have done that are not open any more.
+    fn list_and_closed(&self) -> (Vec<Arc<Store>>, Done) {
+        let all = self.all.read();
+        (all.open.iter().map(|shard| shard.store.clone()).collect(), all.closed.clone())
     }
 
     /// The one where there is exactly one.
     pub(crate) fn only(&self) -> Option<Arc<Store>> {
-        match &self.open.read()[..] {
+        match &self.all.read().open[..] {
             [only] => Some(only.store.clone()),
             _ => None,
         }
@@ -228,6 +373,11 @@ impl Stores {
     /// The folder of the only store; else that of the server.
     pub(crate) fn directory(&self) -> PathBuf {
         self.only().map_or_else(|| self.opening.directory.clone(), |store| store.directory().to_path_buf())
+    }
+
+    /// The folder of the server.
+    pub(crate) fn server_directory(&self) -> &Path {
+        &self.opening.directory
     }
 
     /// The folder of shard 1, whether that is held or not.
@@ -273,8 +423,9 @@ impl Stores {
 
     /// What all of them have done.
     pub(crate) fn counters(&self) -> Counters {
-        let mut sum = Counters::default();
-        for store in self.list() {
+        let (stores, closed) = self.list_and_closed();
+        let mut sum = closed.counters;
+        for store in stores {
             sum += store.counters();
         }
         if let Some(rows) = &self.rows {
@@ -288,31 +439,36 @@ impl Stores {
 
     /// What all value logs hold.
     pub(crate) fn value_log(&self) -> Option<ValueLogProperties> {
-        sum(self.list().iter().filter_map(|store| store.value_log()))
+        let (stores, closed) = self.list_and_closed();
+        sum(stores.iter().filter_map(|store| store.value_log()).chain(closed.values))
     }
 
     /// The same without waiting; `None` also where one would have to be waited for.
     pub(crate) fn try_value_log(&self) -> Option<ValueLogProperties> {
-        let all: Option<Vec<_>> = self.list().iter().map(|store| store.try_value_log()).collect();
-        sum(all?.into_iter())
+        let (stores, closed) = self.list_and_closed();
+        let all: Option<Vec<_>> = stores.iter().map(|store| store.try_value_log()).collect();
+        sum(all?.into_iter().chain(closed.values))
     }
 
     /// How values are compressed.
     pub(crate) fn value_compression(&self) -> Option<CompressionProperties> {
-        sum(self.list().iter().filter_map(|store| store.value_compression()))
+        let (stores, closed) = self.list_and_closed();
+        sum(stores.iter().filter_map(|store| store.value_compression()).chain(closed.compression))
     }
 
     /// What is known of duplicates without reading anything; `None` also where one store has not
     /// counted yet.
     pub(crate) fn try_dedup(&self) -> Option<DedupProperties> {
-        let all: Option<Vec<_>> = self.list().iter().map(|store| store.try_dedup()).collect();
-        sum(all?.into_iter())
+        let (stores, closed) = self.list_and_closed();
+        let all: Option<Vec<_>> = stores.iter().map(|store| store.try_dedup()).collect();
+        sum(all?.into_iter().chain(closed.dedup))
     }
 
     /// The same, counted where nobody has yet.
     pub(crate) fn cached_dedup(&self) -> Option<DedupProperties> {
-        let all: Option<Vec<_>> = self.list().iter().map(|store| store.cached_dedup()).collect();
-        sum(all?.into_iter())
+        let (stores, closed) = self.list_and_closed();
+        let all: Option<Vec<_>> = stores.iter().map(|store| store.cached_dedup()).collect();
+        sum(all?.into_iter().chain(closed.dedup))
     }
 
     /// How much room there is, found out now: of the store that has least.
@@ -337,12 +493,12 @@ impl Stores {
     ///
     /// The first of those of the stores; all are closed, or synced, by then.
     pub(crate) fn close(&self) -> Result<()> {
-        let open = std::mem::take(&mut *self.open.write());
+        let All { open, leaving, .. } = std::mem::take(&mut *self.all.write());
+        let open = open.into_iter().map(|shard| shard.store).chain(leaving.into_iter().map(|(_, store)| store));
         std::thread::scope(|scope| {
             let closings: Vec<_> = open
-                .into_iter()
-                .map(|shard| {
-                    let close = move || close(shard.store);
+                .map(|store| {
+                    let close = move || close(store);
                     std::thread::Builder::new().name("ecotone-close".into()).spawn_scoped(scope, close)
                 })
                 .collect();
@@ -434,6 +590,16 @@ impl StoreEvents for Events {
             _ => self.stalled.load(Ordering::Acquire),
         };
         (self.note_stall)(stalled > 0);
+    }
+}
+
+impl Drop for Events {
+    /// A store that is closed while it is stalled holds nobody up any more.
+    fn drop(&mut self) {
+        if self.is_stalled.swap(false, Ordering::AcqRel) {
+            let stalled = self.stalled.fetch_sub(1, Ordering::AcqRel) - 1;
+            (self.note_stall)(stalled > 0);
+        }
     }
 }
 

@@ -9,8 +9,11 @@ use ecotone_cluster::{Federation, JobObserver, Limits, Options};
 use ecotone_energy::cores::Unbound;
 use ecotone_energy::{EnergyMeter, PowerModel, ThreadDuties};
 use ecotone_policy::machine::Parameters;
+use ecotone_replication::Copies;
+use ecotone_replication::service::Service as CopiesService;
 use tracing::info;
 
+use crate::copies;
 use crate::daemon::cannot_start;
 use crate::error::{Error, Result};
 use crate::identity;
@@ -18,6 +21,8 @@ use crate::options::ServeOptions;
 
 /// A running witness. Ends when dropped.
 pub struct Witness {
+    /// Before what they are asked through. It may lead, and then chooses primaries for others.
+    _copies: Option<Copies>,
     federation: Federation,
 }
 
@@ -38,7 +43,8 @@ impl Witness {
         })?;
         let meter = EnergyMeter::start(PowerModel::hardware(options.idle_watts, options.active_watts)?)?;
         let duties = Arc::new(ThreadDuties::new(meter, Arc::new(Unbound)));
-        let federation = Federation::start(
+        let service = CopiesService::new();
+        let federation = Federation::start_with(
             Options {
                 name: options.name.clone(),
                 listen: options.listen,
@@ -54,10 +60,14 @@ impl Witness {
             },
             duties,
             Arc::new(NoJobs),
+            |routes| service.add_to(routes),
         );
         let federation = federation.map_err(cannot_start)?;
+        let membership = federation.membership();
+        let copies = membership.map(|membership| copies::start_leading(membership, federation.runtime(), &service));
+        let copies = copies.transpose()?;
         info!(server = %federation.name(), address = federation.address(), "a witness is running");
-        Ok(Witness { federation })
+        Ok(Witness { _copies: copies, federation })
     }
 
     /// Its name.

@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ecotone_engine::{OpenMode, Store, StoreSettings};
+use ecotone_io::tap::{TapEvent, WriteTap};
+use ecotone_keyspace::gate::{CommitGate, Level, Place, Refused};
 use ecotone_resp::host::Host;
 use ecotone_server::config::Config;
 use ecotone_server::{ClientOptions, Daemon, ShardId, ShardOptions};
@@ -46,6 +49,59 @@ fn start(folder: &Path, shards: Vec<ShardOptions>) -> Daemon {
     });
     options.shards = shards;
     Daemon::start(options, None).unwrap()
+}
+
+/// How often a shard comes and goes.
+const ROUNDS: usize = 5;
+
+/// Nobody keeps replies waiting: there is no other copy.
+#[derive(Debug)]
+struct Open;
+
+impl CommitGate for Open {
+    fn written(&self) -> Place {
+        Place { epoch: 1, number: 0 }
+    }
+
+    fn answerable(&self, _: Level) -> Result<Place, Refused> {
+        Ok(Place { epoch: 1, number: u64::MAX })
+    }
+
+    fn takes_writes(&self) -> bool {
+        true
+    }
+
+    fn level(&self) -> Level {
+        Level::Quorum
+    }
+
+    fn copies_with(&self, _: Place, _: bool) -> usize {
+        0
+    }
+
+    fn clock_limit_ms(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn wakes(&self, _: &Arc<dyn Fn() + Send + Sync>) {}
+}
+
+/// Counts what it is told.
+#[derive(Default)]
+struct Told(AtomicU64);
+
+impl WriteTap for Told {
+    fn record(&self, _: TapEvent<'_>) -> std::io::Result<()> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn become_primary(daemon: &Daemon, id: u32, slots: (u16, u16)) -> ecotone_server::Result<()> {
+    let told = Arc::<Told>::default();
+    let made = daemon.become_primary(ShardId(id), &[slots], told.clone(), 1, Arc::new(Open));
+    assert!(told.0.load(Ordering::Relaxed) > 0, "the opening is told");
+    made
 }
 
 /// Shards from 1 on, each with as many slots.
@@ -122,10 +178,10 @@ fn a_server_without_shards_serves_no_slots_until_it_gets_some() {
     assert_eq!(client.ask("SET a 1"), NOT_SERVED);
     assert_eq!((client.ask("DBSIZE").as_str(), client.ask("FLUSHALL").as_str()), (":0", "+OK"));
     assert!(!folder.path().join("store").exists());
-    daemon.add_shard(ShardId(7), &[(0, 16_383)]).unwrap();
+    become_primary(&daemon, 7, (0, 16_383)).unwrap();
     assert_eq!((client.ask("SET a 1").as_str(), client.ask("GET a").as_str()), ("+OK", "1"));
     assert!(folder.path().join("shards/7/CURRENT").is_file());
-    assert!(daemon.add_shard(ShardId(8), &[(5, 5)]).unwrap_err().to_string().contains("slot 5"));
+    assert!(become_primary(&daemon, 8, (5, 5)).unwrap_err().to_string().contains("slot 5"));
     daemon.stop().unwrap();
     // What could not be added is opened by nobody, and what was has all.
     let daemon = start(folder.path(), vec![ShardOptions { id: ShardId(7), slots: vec![(0, 16_383)] }]);
@@ -163,11 +219,20 @@ fn shards_come_and_go_while_clients_write() {
             }
         };
         more();
-        daemon.add_shard(ShardId(2), &[(8192, 16_383)]).unwrap();
-        more();
-        daemon.drop_shard(ShardId(2)).unwrap();
-        more();
-        daemon.add_shard(ShardId(2), &[(8192, 16_383)]).unwrap();
+        let mut written = 0;
+        for round in 0..ROUNDS {
+            become_primary(&daemon, 2, (8192, 16_383)).unwrap();
+            more();
+            daemon.resign(ShardId(2)).unwrap();
+            // Nobody here has it: another may.
+            let folder = folder.path().join("shards/2");
+            Store::open(&folder, OpenMode::Open, StoreSettings::default().with_separation(128)).unwrap();
+            let now = of_info(&daemon, "written_bytes_total");
+            assert!(now > written, "round {round}: {now} bytes after {written}");
+            written = now;
+            more();
+        }
+        become_primary(&daemon, 2, (8192, 16_383)).unwrap();
         more();
         is_over.store(true, Ordering::Relaxed);
     });
@@ -190,11 +255,11 @@ fn an_idle_shard_takes_little_memory() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = start(folder.path(), vec![ShardOptions { id: ShardId(1), slots: vec![(0, 99)] }]);
     // What the first of all takes once in a process.
-    daemon.add_shard(ShardId(2), &[(100, 199)]).unwrap();
+    become_primary(&daemon, 2, (100, 199)).unwrap();
     let before = resident_bytes();
     for id in 3..3 + MORE {
         let first = id as u16 * 100;
-        daemon.add_shard(ShardId(id), &[(first, first + 99)]).unwrap();
+        become_primary(&daemon, id, (first, first + 99)).unwrap();
     }
     // Their threads have begun to rest.
     std::thread::sleep(Duration::from_secs(3));

@@ -22,7 +22,7 @@ use crate::output;
                   ecotone cluster token 127.0.0.1:6379\n\
                   and on the next machine:\n  \
                   ecotone serve --dir /var/lib/ecotone --listen 10.0.0.2:7411 --join 10.0.0.1:7411 --token TOKEN --name edge-2 --zone south\n\n\
-                  When all are there, `create` deals the hash slots. With three servers or more three vote (five with five or more): one may be \
+                  When all are there, `create` deals the hash slots; with --copies 3 each shard survives the loss of one server. With three servers or more three vote (five with five or more): one may be \
                   lost, and the others go on deciding. To take a server away: drain it, move its shards, remove it.\n\n\
                   A running server is asked where it serves clients, without TLS, or by its folder on its own machine. What is asked for is decided by \
                   the leader, whichever server is asked; only a token is given by one that votes.")]
@@ -82,7 +82,8 @@ enum Command {
     /// Deal all hash slots to shards, once
     #[command(
         after_help = "Shards are dealt evenly to the servers that are there and hold data; neighbours are in different zones. Their number stays. \
-                            Several for each server let later ones take some over."
+                            Several for each server let later ones take some over. Copies are made by themselves, in other zones where there are such; how \
+                            many there are to be can be changed later: `ecotone cluster set HOST:PORT replication.copies N`."
     )]
     Create {
         #[command(flatten)]
@@ -90,10 +91,17 @@ enum Command {
         /// How many [default: one for each server that can hold one]
         #[arg(long)]
         shards: Option<u32>,
+        /// How many servers hold each shard, 1 to 7 [default: 1]
+        #[arg(long)]
+        copies: Option<u32>,
+        /// Who must have a write before it is acknowledged: one, quorum or all [default: quorum, with one copy one]
+        #[arg(long)]
+        level: Option<String>,
     },
     /// Have a server get no more shards and vote no longer
     #[command(
-        after_help = "Its shards stay where they are, and are served, until they are moved: `ecotone cluster rebalance` says where to."
+        after_help = "Shards with copies leave it by themselves: another copy is made, and takes over where this was the primary. Shards with one \
+                            copy stay, and are served, until they are moved: `ecotone cluster rebalance` says where to."
     )]
     Drain {
         #[command(flatten)]
@@ -122,10 +130,71 @@ enum Command {
         #[arg(long)]
         force: bool,
     },
-    /// Say which shards should be moved where; none is moved
+    /// Say what is being moved, and which shards should be moved by hand
+    #[command(
+        after_help = "Shards with copies move by themselves, one step after the other, when servers come, are drained or are lost. A shard with one copy \
+                            is moved by hand: `ecotone cluster move`."
+    )]
     Rebalance {
         #[command(flatten)]
         server: Server,
+    },
+    /// Hand a shard over to another copy of it that is in sync, without loss
+    #[command(
+        after_help = "Writes of clients wait for it, mostly for less than a tenth of a second. Nothing that was acknowledged is lost, at any level."
+    )]
+    SwitchOver {
+        #[command(flatten)]
+        server: Server,
+        /// Its number
+        shard: u32,
+        /// Name or number of the server that is to be its primary
+        #[arg(long, value_name = "NAME")]
+        to: String,
+    },
+    /// Make a copy the primary though acknowledged writes may be lost
+    #[command(
+        after_help = "A shard whose primary is lost gets another one by itself as long as enough copies in sync are there; `ecotone cluster status` says which are \
+                            missing. This is for those that are lost for good. Stop the old primary first: one that nobody reaches may go on acknowledging \
+                            writes, which are lost as well."
+    )]
+    Promote {
+        #[command(flatten)]
+        server: Server,
+        /// Its number
+        shard: u32,
+        /// Name or number of the server whose copy is to be the primary
+        #[arg(long, value_name = "NAME")]
+        to: String,
+        /// Do it whatever that copy lacks; without this it is only said what to do instead
+        #[arg(long)]
+        force: bool,
+        /// Do not ask back
+        #[arg(long, requires = "force")]
+        yes: bool,
+    },
+    /// Show the settings of the federation, or one
+    Get {
+        #[command(flatten)]
+        server: Server,
+        /// Its name [default: all]
+        name: Option<String>,
+    },
+    /// Change a setting of the federation
+    #[command(after_help = "How many copies shards have and what is promised to clients:\n  \
+                            replication.copies            how many servers hold each shard, 1 to 7\n  \
+                            replication.level             who must have a write before it is acknowledged: one, quorum or all\n  \
+                            replication.min_in_sync       the least number of copies in sync for level all\n  \
+                            replication.max_lag_bytes     a copy that lacks more does not count any more until it has caught up\n  \
+                            replication.seed_bytes_per_s  what the making of a copy may take of the network\n\
+                            Copies come and go by themselves when their number is changed.")]
+    Set {
+        #[command(flatten)]
+        server: Server,
+        /// Its name
+        name: String,
+        /// Its value; without it the default again
+        value: Option<String>,
     },
     /// State that a shard was moved by hand, while its server was stopped
     #[command(
@@ -213,9 +282,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Command::Add { server, name, zone } => running::add(server, name.as_deref(), zone.as_deref()),
         Command::Export { server, file } => running::export(server, file),
         Command::Status { server } => running::ask(server, &["STATUS"], text::status),
-        Command::Create { server, shards } => {
-            let shards = shards.map(|shards| shards.to_string());
-            let words: Vec<&str> = ["CREATE"].into_iter().chain(shards.as_deref()).collect();
+        Command::Create { server, shards, copies, level } => {
+            let [shards, copies] = [shards, copies].map(|number| number.map(|number| number.to_string()));
+            let mut words: Vec<&str> = ["CREATE"].into_iter().chain(shards.as_deref()).collect();
+            words.extend(copies.as_deref().into_iter().flat_map(|copies| ["COPIES", copies]));
+            words.extend(level.as_deref().into_iter().flat_map(|level| ["LEVEL", level]));
             running::ask(server, &words, text::created)
         }
         Command::Drain { server, name } => running::ask(server, &["DRAIN", name], text::drained),
@@ -227,6 +298,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Command::Rebalance { server } => running::ask(server, &["REBALANCE"], text::plan),
         Command::Move { server, shard, to } => {
             running::ask(server, &["MOVE", &shard.to_string(), "TO", to], text::moved)
+        }
+        Command::SwitchOver { server, shard, to } => {
+            running::ask(server, &["SWITCHOVER", &shard.to_string(), "TO", to], text::switched_over)
+        }
+        Command::Promote { server, shard, to, force, yes } => running::promote(server, *shard, to, *force, *yes),
+        Command::Get { server, name } => {
+            let words: Vec<&str> = ["GET"].into_iter().chain(name.as_deref()).collect();
+            running::ask(server, &words, text::settings)
+        }
+        Command::Set { server, name, value } => {
+            let words: Vec<&str> = ["SET", name].into_iter().chain(value.as_deref()).collect();
+            running::ask(server, &words, text::set)
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a running server is asked, by `FEDERATION`.
 
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -7,7 +8,7 @@ use ecotone_bench::target::resp::Reply;
 use ecotone_control::map::Map;
 use serde_json::{Value, json};
 
-use super::{Server, folder, print};
+use super::{Server, folder, print, text};
 use crate::live_server::{self, Connected, StoreLocation};
 
 /// The server that is asked, or none where the folder is of one that does not run.
@@ -52,6 +53,29 @@ pub(super) fn ask(server: &Server, words: &[&str], shown: impl Fn(&Value) -> Str
     let mut connected = connect_running(server, &words.join(" "))?;
     let answer = json_answer(&mut connected, words)?;
     print(server.json, &answer, &shown(&answer))
+}
+
+/// Makes a copy the primary by force, once whoever asks knows what that may lose.
+pub(super) fn promote(server: &Server, shard: u32, to: &str, force: bool, yes: bool) -> Result<()> {
+    let number = shard.to_string();
+    let mut words = vec!["PROMOTE", &number, "TO", to];
+    if !force {
+        // It says why not, and what to do instead.
+        return ask(server, &words, text::promoted);
+    }
+    if !yes {
+        let mut connected = connect_running(server, "STATUS")?;
+        let status = json_answer(&mut connected, &["STATUS"])?;
+        eprint!("{}Go on? Type yes: ", text::risks(&status, shard, to));
+        std::io::stderr().flush().context("cannot ask")?;
+        let mut said = String::new();
+        std::io::stdin().read_line(&mut said).context("cannot read the answer")?;
+        if said.trim() != "yes" {
+            bail!("nothing was changed");
+        }
+    }
+    words.push("FORCE");
+    ask(server, &words, text::promoted)
 }
 
 /// A token, in the command that a new server is started with.

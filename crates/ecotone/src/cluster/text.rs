@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
+use crate::backup::human;
 use crate::output::line;
 
 fn word(value: &Value) -> String {
@@ -96,8 +97,18 @@ pub(super) fn status(status: &Value) -> String {
     if status["is_removed"] == Value::Bool(true) {
         line!(text, "IT WAS REMOVED from the federation: ask another server");
     }
-    let mut rows =
-        vec![row(["server", "name", "state", "role", "zone", "vote", "shards", "servers reach it at", "clients"])];
+    let mut rows = vec![row([
+        "server",
+        "name",
+        "state",
+        "role",
+        "zone",
+        "vote",
+        "shards",
+        "copies",
+        "servers reach it at",
+        "clients",
+    ])];
     for server in list(&status["servers"]) {
         let is = |what: &str| server[what] == Value::Bool(true);
         let vote = match (is("leads"), is("votes")) {
@@ -115,6 +126,7 @@ pub(super) fn status(status: &Value) -> String {
             &cell("zone"),
             vote,
             &cell("shards"),
+            &cell("copies"),
             &cell("peers"),
             &cell("clients"),
         ]));
@@ -123,6 +135,7 @@ pub(super) fn status(status: &Value) -> String {
     table(&mut text, &rows);
     line!(text, "");
     shards(&mut text, &status["shards"]);
+    replication(&mut text, status);
     let settings = status["settings"].as_object().into_iter().flatten();
     settings.for_each(|(name, value)| line!(text, "setting {name} = {}", word(value)));
     text
@@ -133,15 +146,89 @@ fn shards(text: &mut String, shards: &Value) {
         line!(text, "no slots are dealt yet: ecotone cluster create HOST:PORT");
         return;
     }
-    let mut rows = vec![row(["shard", "slots", "server", "epoch"])];
+    let mut rows = vec![row(["shard", "slots", "server", "epoch", "replicas"])];
     for shard in list(shards) {
         let primary = match word(&shard["primary"]) {
+            none if none.is_empty() && list(&shard["copies"]).any(|copy| copy["in_sync"] == Value::Bool(true)) => {
+                "nobody yet: another copy is being chosen".into()
+            }
             none if none.is_empty() => "nobody: its server was removed by force".into(),
             primary => primary,
         };
-        rows.push(row([&word(&shard["shard"]), &ranges(&shard["slots"]), &primary, &word(&shard["epoch"])]));
+        let replicas: Vec<String> =
+            list(&shard["copies"]).filter(|copy| copy["role"] == "replica").map(replica).collect();
+        rows.push(row([
+            &word(&shard["shard"]),
+            &ranges(&shard["slots"]),
+            &primary,
+            &word(&shard["epoch"]),
+            &or_none(replicas.join("; ")),
+        ]));
     }
     table(text, &rows);
+}
+
+/// A copy that is not the primary, in a few words.
+fn replica(copy: &Value) -> String {
+    let name = word(&copy["server"]);
+    let seeding = &copy["seeding"];
+    if let (Some(done), Some(all)) = (seeding["bytes"].as_u64(), seeding["of_bytes"].as_u64()) {
+        let Some(percent) = (u128::from(done) * 100).checked_div(all.into()) else {
+            return format!("{name} is being made of files that it has");
+        };
+        let left = seeding["seconds_left"].as_u64().map(|left_s| format!(", about {} left", seconds(left_s)));
+        return format!("{name} is being made: {} % of {}{}", percent.min(100), human(all), left.unwrap_or_default());
+    }
+    let mut facts = Vec::new();
+    if copy["in_sync"] != Value::Bool(true) {
+        facts.push("not in sync".to_owned());
+    }
+    if copy["silent"] == Value::Bool(true) {
+        facts.push("silent".to_owned());
+    } else if let Some(bytes) = copy["lag_bytes"].as_u64().filter(|bytes| *bytes > 0) {
+        let time = copy["lag_ms"].as_u64().map(|ms| format!(", {ms} ms")).unwrap_or_default();
+        facts.push(format!("{}{time} behind", human(bytes)));
+    }
+    if facts.is_empty() { name } else { format!("{name} ({})", facts.join(", ")) }
+}
+
+fn seconds(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7_199 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3_600),
+    }
+}
+
+/// What clients are promised, and where that hangs on one server.
+fn replication(text: &mut String, status: &Value) {
+    let of = &status["replication"];
+    if of["copies"].as_u64().is_none_or(|copies| copies < 2) {
+        return;
+    }
+    line!(
+        text,
+        "{} copies of each shard are wanted; writes are acknowledged at level {}",
+        word(&of["copies"]),
+        word(&of["level"])
+    );
+    for shard in list(&status["shards"]).filter(|shard| shard["unprotected"] == Value::Bool(true)) {
+        let in_sync: Vec<String> = list(&shard["copies"])
+            .filter(|copy| copy["in_sync"] == Value::Bool(true))
+            .map(|copy| word(&copy["server"]))
+            .collect();
+        let only = if in_sync.is_empty() { "nobody".to_owned() } else { in_sync.join(", ") };
+        line!(text, "shard {} is UNPROTECTED: only {only} has what it acknowledges", word(&shard["shard"]));
+    }
+    for (shard, copy) in list(&status["shards"]).flat_map(|shard| list(&shard["copies"]).map(move |copy| (shard, copy)))
+    {
+        if let Value::String(_) = copy["trouble"] {
+            line!(text, "shard {} on {}: {}", word(&shard["shard"]), word(&copy["server"]), word(&copy["trouble"]));
+        }
+    }
+    if status["asked"]["name"] != status["leader"]["name"] {
+        line!(text, "how far copies are on other servers is known where the leader is asked");
+    }
 }
 
 /// Whether it was so before.
@@ -154,6 +241,20 @@ pub(super) fn created(answer: &Value) -> String {
     let mut text =
         format!("all slots are dealt to {count} shard{}{}\n", if count == 1 { "" } else { "s" }, already(answer));
     shards(&mut text, &answer["shards"]);
+    if answer["wanted_copies"].as_u64().is_some_and(|copies| copies > 1) {
+        line!(
+            text,
+            "each is to have {} copies, which are made now: `ecotone cluster status HOST:PORT` shows how far they are",
+            word(&answer["wanted_copies"])
+        );
+    }
+    if answer["missing_servers"].as_u64().is_some_and(|missing| missing > 0) {
+        line!(
+            text,
+            "for so many copies {} more servers are needed: until they have joined shards have fewer",
+            word(&answer["missing_servers"])
+        );
+    }
     text
 }
 
@@ -162,13 +263,40 @@ pub(super) fn drained(answer: &Value) -> String {
     if answer["draining"] != Value::Bool(true) {
         return format!("{name} is not drained any more{}\n", already(answer));
     }
-    let left = words(&answer["shards"]);
-    let next = if left.is_empty() {
-        format!("it has no shards: once it does not vote, remove it with `ecotone cluster remove HOST:PORT {name}`")
-    } else {
-        format!("it still has and serves shards {left}: `ecotone cluster rebalance HOST:PORT` says where to move them")
-    };
-    format!("{name} is drained: it gets no more shards, and votes no longer{}\n{next}\n", already(answer))
+    let leaving: Vec<&Value> = list(&answer["leave_by_themselves"]).collect();
+    let by_hand: Vec<String> = list(&answer["shards"]).filter(|shard| !leaving.contains(shard)).map(word).collect();
+    let mut next = String::new();
+    if !leaving.is_empty() {
+        line!(
+            next,
+            "shards {} have copies and leave it by themselves: `ecotone cluster rebalance HOST:PORT` shows how far that is",
+            words(&answer["leave_by_themselves"])
+        );
+        let (servers, copies) = (answer["other_servers"].as_u64(), answer["wanted_copies"].as_u64());
+        if servers.zip(copies).is_some_and(|(servers, copies)| servers < copies) {
+            line!(
+                next,
+                "without it there are {} servers for {} copies: let one join (`ecotone cluster add HOST:PORT`), or ask for fewer (`ecotone \
+                 cluster set HOST:PORT replication.copies {0}`)",
+                word(&answer["other_servers"]),
+                word(&answer["wanted_copies"])
+            );
+        }
+    }
+    if !by_hand.is_empty() {
+        line!(
+            next,
+            "it still has and serves shards {}: `ecotone cluster rebalance HOST:PORT` says where to move them",
+            by_hand.join(", ")
+        );
+    }
+    if next.is_empty() {
+        line!(
+            next,
+            "it has no shards: once it does not vote, remove it with `ecotone cluster remove HOST:PORT {name}`"
+        );
+    }
+    format!("{name} is drained: it gets no more shards, and votes no longer{}\n{next}", already(answer))
 }
 
 pub(super) fn removed(answer: &Value) -> String {
@@ -188,10 +316,15 @@ pub(super) fn plan(answer: &Value) -> String {
              join (`ecotone cluster add HOST:PORT`), or take back that one is drained\n"
         );
     }
+    let mut text = String::new();
+    under_way(&mut text, &answer["under_way"]);
     if list(&answer["moves"]).next().is_none() {
-        return "every shard is where it should be: nothing to move\n".into();
+        if text.is_empty() {
+            line!(text, "every shard is where it should be: nothing to move");
+        }
+        return text;
     }
-    let mut text = "nothing was moved; these shards should be:\n".to_owned();
+    line!(text, "nothing was moved; these shards should be:");
     let mut rows = vec![row(["shard", "from", "to"])];
     for shard in list(&answer["moves"]) {
         let from = match word(&shard["from"]) {
@@ -203,9 +336,106 @@ pub(super) fn plan(answer: &Value) -> String {
     table(&mut text, &rows);
     line!(
         text,
-        "A shard has one copy, and is moved by hand: stop its server, copy the shard's store, and say `ecotone cluster move HOST:PORT SHARD --to NAME`"
+        "A shard with one copy is moved by hand: stop its server, copy the shard's store, and say `ecotone cluster move HOST:PORT SHARD --to NAME`"
     );
     text
+}
+
+/// What moves by itself.
+fn under_way(text: &mut String, shards: &Value) {
+    if list(shards).next().is_none() {
+        return;
+    }
+    line!(text, "the leader moves these by itself:");
+    let mut rows = vec![row(["shard", "is being made on", "leaves", "next"])];
+    for shard in list(shards) {
+        let next =
+            list(&shard["next"]).map(|change| format!("{} {}", word(&change["change"]), word(&change["server"])));
+        let mut adding = words(&shard["adding"]);
+        if let Some(left_s) = shard["seeding"]["seconds_left"].as_u64() {
+            adding.push_str(&format!(" (about {} left)", seconds(left_s)));
+        }
+        rows.push(row([
+            &word(&shard["shard"]),
+            &or_none(adding),
+            &or_none(words(&shard["leaving"])),
+            &or_none(next.collect::<Vec<_>>().join(", ")),
+        ]));
+    }
+    table(text, &rows);
+}
+
+pub(super) fn switched_over(answer: &Value) -> String {
+    format!(
+        "shard {} is served by {} from now on{}, after {} ms: nothing was lost\n",
+        word(&answer["shard"]),
+        word(&answer["to"]["name"]),
+        already(answer),
+        word(&answer["took_ms"])
+    )
+}
+
+pub(super) fn promoted(answer: &Value) -> String {
+    let given_up = words(&answer["given_up"]);
+    let lost = match given_up.as_str() {
+        "" => "no other copy was in sync".to_owned(),
+        names => format!("what only {names} had is lost; these copies are made anew from it when they come back"),
+    };
+    format!("{} is the primary of shard {} by force: {lost}\n", word(&answer["to"]["name"]), word(&answer["shard"]))
+}
+
+/// What a promotion by force may lose.
+pub(super) fn risks(status: &Value, shard: u32, to: &str) -> String {
+    let mut text = String::new();
+    line!(text, "To make {to} the primary of shard {shard} by force may lose acknowledged writes:");
+    let found = list(&status["shards"]).find(|of| of["shard"] == shard);
+    let copies: Vec<&Value> = found.into_iter().flat_map(|of| list(&of["copies"])).collect();
+    let is_it = |copy: &Value| {
+        let server = list(&status["servers"]).find(|server| server["name"] == copy["server"]);
+        copy["server"] == to || server.is_some_and(|server| word(&server["member"]) == to)
+    };
+    let in_sync = |copy: &&&Value| copy["in_sync"] == Value::Bool(true);
+    let others: Vec<String> =
+        copies.iter().filter(in_sync).filter(|copy| !is_it(copy)).map(|copy| word(&copy["server"])).collect();
+    match copies.iter().find(|copy| is_it(copy)) {
+        Some(copy) if copy["in_sync"] == Value::Bool(true) => {
+            line!(
+                text,
+                "- it is in sync: what was acknowledged at level `all` it has, at `quorum` and `one` perhaps not"
+            )
+        }
+        Some(copy) => {
+            let behind = copy["lag_bytes"].as_u64().map(|bytes| format!(", and was {} behind", human(bytes)));
+            line!(text, "- it is NOT in sync{}: it lacks writes of any level", behind.unwrap_or_default());
+        }
+        None => line!(text, "- it has no copy of this shard, as far as is known here"),
+    }
+    if !others.is_empty() {
+        line!(text, "- what only {} have is lost for good, also if they come back later", others.join(", "));
+    }
+    if let Some(primary) = found.map(|of| word(&of["primary"])).filter(|primary| !primary.is_empty()) {
+        line!(text, "- {primary} must be stopped: where it runs and reaches nobody it may go on acknowledging writes");
+    }
+    text
+}
+
+pub(super) fn settings(answer: &Value) -> String {
+    let set: Vec<&Value> = list(&answer["set"]).collect();
+    let mut text = String::new();
+    for (name, value) in answer["settings"].as_object().into_iter().flatten() {
+        let is_set = set.iter().any(|set| *set == name);
+        let value = if value.is_null() { "none".into() } else { word(value) };
+        let name: String = name.chars().filter(|character| !character.is_control()).collect();
+        line!(text, "{name} = {value}{}", if is_set { "" } else { " (default)" });
+    }
+    text
+}
+
+pub(super) fn set(answer: &Value) -> String {
+    let name = word(&answer["setting"]);
+    let value = &answer["value"];
+    let now = if value.is_null() { "has its default again".into() } else { format!("is {}", word(value)) };
+    format!("{name} {now}{}\n", already(answer))
 }
 
 pub(super) fn moved(answer: &Value) -> String {
@@ -272,12 +502,120 @@ mod tests {
             empty.contains("ecotone cluster remove HOST:PORT edge-2") && empty.contains("it was so already"),
             "{empty}"
         );
+        let by_itself = drained(&json!({
+            "server": server, "draining": true, "shards": [3, 4, 5], "leave_by_themselves": [3, 5], "wanted_copies": 3,
+            "other_servers": 2, "decided": decided,
+        }));
+        assert!(by_itself.contains("shards 3, 5 have copies and leave it by themselves"), "{by_itself}");
+        assert!(by_itself.contains("shards 4: `ecotone cluster rebalance"), "{by_itself}");
+        assert!(
+            by_itself.contains("there are 2 servers for 3 copies") && by_itself.contains("copies 2`"),
+            "{by_itself}"
+        );
         assert!(plan(&json!({ "moves": [] })).contains("nothing to move"));
+        let moving = plan(&json!({
+            "moves": [],
+            "under_way": [{
+                "shard": 2, "adding": ["c"], "leaving": ["a"], "next": [{ "change": "switch-over", "server": "b" }],
+                "seeding": { "seconds_left": 150 },
+            }],
+        }));
+        assert!(moving.contains("c (about 2 min left)  a       switch-over b"), "{moving}");
+        assert!(!moving.contains("by hand"), "{moving}");
         let stuck = plan(&json!({ "moves": [], "without_destination": [1, 4] }));
         assert!(stuck.contains("should leave theirs: 1, 4\n") && stuck.contains("ecotone cluster add"), "{stuck}");
         let text = plan(&json!({ "moves": [{ "shard": 5, "from": null, "to": "edge-2" }] }));
         assert!(text.starts_with("nothing was moved") && text.contains("(lost with its server)  edge-2"), "{text}");
         assert!(text.contains("ecotone cluster move HOST:PORT SHARD --to NAME"), "{text}");
+    }
+
+    /// A federation of three, of which `b` leads and is asked.
+    fn copied(shards: &Value) -> Value {
+        json!({
+            "federation": "00ff", "generation": 1, "asked": { "name": "b" }, "leader": { "name": "b" }, "term": 3, "voters": [],
+            "servers": [{ "member": 4, "name": "c" }], "shards": shards,
+            "replication": { "copies": 3, "level": "quorum" },
+        })
+    }
+
+    #[test]
+    fn a_status_shows_how_far_copies_are_and_what_hangs_on_one_server() {
+        let copy = |name: &str, more: Value| {
+            let mut copy = json!({ "server": name, "role": "replica", "in_sync": true, "silent": false });
+            copy.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            copy
+        };
+        let primary = || copy("a", json!({ "role": "primary", "trouble": "no space\u{1b}" }));
+        let mut given = copied(&json!([
+            { "shard": 1, "slots": [[0, 99]], "primary": "a", "epoch": 2, "copies": [
+                primary(), copy("b", json!({ "lag_bytes": 2048, "lag_ms": 7 })), copy("c", json!({ "lag_bytes": 0 })) ] },
+            { "shard": 2, "slots": [[100, 199]], "primary": "a", "epoch": 2, "unprotected": true, "copies": [
+                primary(),
+                copy("b", json!({ "in_sync": false, "seeding": { "bytes": 512, "of_bytes": 2048, "seconds_left": 12 } })),
+                copy("c", json!({ "in_sync": false, "silent": true, "lag_bytes": 5 })) ] },
+            { "shard": 3, "slots": [[200, 299]], "primary": null, "epoch": 3, "copies": [copy("b", json!({}))] },
+        ]));
+        let text = status(&given);
+        for said in [
+            "  1      0-99     a ",
+            "  b (2.0 KiB, 7 ms behind); c\n",
+            "b is being made: 25 % of 2.0 KiB, about 12 s left; c (not in sync, silent)\n",
+            "nobody yet: another copy is being chosen",
+            "3 copies of each shard are wanted; writes are acknowledged at level quorum\n",
+            "shard 2 is UNPROTECTED: only a has what it acknowledges\n",
+            "shard 1 on a: no space\n",
+        ] {
+            assert!(text.contains(said), "{said}: {text}");
+        }
+        assert!(!text.contains("where the leader is asked"), "{text}");
+        given["shards"][1]["copies"][1]["seeding"] = json!({ "bytes": 0, "of_bytes": 0, "seconds_left": null });
+        assert!(status(&given).contains("b is being made of files that it has; c "), "{}", status(&given));
+        given["asked"]["name"] = "c".into();
+        assert!(status(&given).contains("where the leader is asked"));
+        given["replication"]["copies"] = 1.into();
+        assert!(!status(&given).contains("UNPROTECTED"));
+    }
+
+    #[test]
+    fn what_force_may_lose_is_said_before() {
+        let copy = |name: &str, in_sync: bool| json!({ "server": name, "role": "replica", "in_sync": in_sync, "lag_bytes": 4096 });
+        let shards =
+            json!([{ "shard": 2, "primary": "a", "copies": [copy("a", true), copy("b", true), copy("c", false)] }]);
+        let status = copied(&shards);
+        let behind = risks(&status, 2, "c");
+        for said in [
+            "c the primary of shard 2",
+            "NOT in sync, and was 4.0 KiB behind",
+            "only a, b have is lost",
+            "a must be stopped",
+        ] {
+            assert!(behind.contains(said), "{said}: {behind}");
+        }
+        // Its number is as good as its name.
+        assert!(risks(&status, 2, "4").contains("NOT in sync"));
+        let in_sync = risks(&status, 2, "b");
+        assert!(in_sync.contains("it is in sync") && in_sync.contains("only a have"), "{in_sync}");
+        assert!(risks(&status, 9, "c").contains("no copy of this shard"));
+    }
+
+    #[test]
+    fn settings_say_which_of_them_were_set() {
+        let answer = json!({
+            "settings": { "replication.copies": "3", "replication.level": "quorum", "replication.max_staleness_ms": null },
+            "set": ["replication.copies"],
+        });
+        assert_eq!(
+            settings(&answer),
+            "replication.copies = 3\nreplication.level = quorum (default)\nreplication.max_staleness_ms = none (default)\n"
+        );
+        let decided = json!({ "outcome": "changed" });
+        let changed = |value: Value| set(&json!({ "setting": "a", "value": value, "decided": decided }));
+        assert_eq!(
+            (changed("b".into()), changed(Value::Null)),
+            ("a is b\n".into(), "a has its default again\n".into())
+        );
+        let created = created(&json!({ "shards": [], "wanted_copies": 3, "missing_servers": 1, "decided": decided }));
+        assert!(created.contains("3 copies, which are made now") && created.contains("1 more servers"), "{created}");
     }
 
     #[test]

@@ -52,6 +52,19 @@ pub(super) fn object(board: &Board, at_unix_s: f64) -> Value {
             "certificate_left_s": of.certificate_left_s,
             "stopped": of.stopped,
         })),
+        "copies": snapshot.copies.as_ref().map(|of| json!({
+            "wanted": of.wanted,
+            "level": of.level,
+            "here": of.here,
+            "here_in_sync": of.here_in_sync,
+            "max_lag_bytes": of.max_lag_bytes,
+            "max_lag_ms": of.max_lag_ms,
+            "seeding_bytes": of.seeding_bytes,
+            "seeding_of_bytes": of.seeding_of_bytes,
+            "shards_unprotected": of.shards_unprotected,
+            "shards_incomplete": of.shards_incomplete,
+            "trouble": of.trouble,
+        })),
     })
 }
 

@@ -139,6 +139,35 @@ fn a_server_of_a_federation_shows_who_leads_it() {
 }
 
 #[test]
+fn copies_have_a_line_that_says_what_hangs_on_one_server() {
+    let copies = |more: &str| {
+        let more = format!(
+            "\r\n# Cluster\r\ncontrol_term:3\r\ncontrol_leader:edge\r\ncopies_wanted:3\r\ncopies_level:quorum\r\ncopies_here:6\r\n\
+             copies_here_in_sync:5\r\ncopies_max_lag_bytes:2048\r\ncopies_max_lag_ms:12\r\n{more}"
+        );
+        let mut board = Board::new("10.0.0.1:6379", 1.0);
+        board.take(snapshot(&(text(&["edge"], 30, &[]) + &more), 30.0));
+        let screen = shown(&board, 140, 24);
+        let lines: Vec<String> = screen.lines().map(str::to_owned).collect();
+        assert!(lines[4].starts_with(" server"), "the table is below: {screen}");
+        (lines[3].clone(), super::json::object(&board, 1.0)["copies"].clone())
+    };
+    let (line, json) =
+        copies("copies_seeding_bytes:1024\r\ncopies_seeding_of_bytes:4096\r\ncopies_shards_incomplete:2\r\n");
+    assert!(line.starts_with(" 2 shards have fewer than 3 copies  5 of 6 copies here in sync"), "{line}");
+    assert!(line.contains("12 ms behind  level quorum  being made "), "{line}");
+    assert_eq!((&json["max_lag_bytes"], &json["seeding_of_bytes"]), (&2048.into(), &4096.into()));
+    let (line, _) = copies("copies_shards_unprotected:1\r\ncopies_shards_incomplete:2\r\n");
+    assert!(line.starts_with(" 1 shards hang on one server  "), "{line}");
+    assert!(copies("").0.starts_with(" all shards have 3 copies  "));
+    let (line, json) = copies("copies_trouble:shard 1: no space\r\n");
+    assert_eq!(
+        (line.as_str(), &json["trouble"]),
+        (" a copy here is in trouble: shard 1: no space", &"shard 1: no space".into())
+    );
+}
+
+#[test]
 fn five_servers() {
     let board = board(&FIVE, 30, &OF_FIVE);
     insta::assert_snapshot!("five_80x24", shown(&board, 80, 24));

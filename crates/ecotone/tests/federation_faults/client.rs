@@ -14,6 +14,7 @@ pub enum Reply {
     Text(String),
     Nothing,
     Error(String),
+    Array(Vec<Reply>),
 }
 
 pub struct Client(BufReader<TcpStream>);
@@ -37,19 +38,25 @@ impl Client {
         let mut request = format!("*{}\r\n", words.len());
         words.iter().for_each(|word| request.push_str(&format!("${}\r\n{word}\r\n", word.len())));
         self.0.get_mut().write_all(request.as_bytes())?;
+        self.read()
+    }
+
+    fn read(&mut self) -> io::Result<Reply> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         let (kind, rest) = line.trim_end().split_at(1);
+        let number = || rest.parse::<usize>().map_err(io::Error::other);
         match kind {
-            "$" if rest == "-1" => Ok(Reply::Nothing),
+            "$" | "*" if rest == "-1" => Ok(Reply::Nothing),
             "$" => {
-                let mut bytes = vec![0; rest.parse::<usize>().map_err(io::Error::other)? + 2];
+                let mut bytes = vec![0; number()? + 2];
                 self.0.read_exact(&mut bytes)?;
                 bytes.truncate(bytes.len() - 2);
                 String::from_utf8(bytes).map(Reply::Text).map_err(io::Error::other)
             }
+            "*" => (0..number()?).map(|_| self.read()).collect::<io::Result<_>>().map(Reply::Array),
             "-" => Ok(Reply::Error(rest.to_owned())),
             _ => Ok(Reply::Text(rest.to_owned())),
         }

@@ -120,9 +120,18 @@ pub fn content(status: &Value) -> Value {
             ])
         })
         .collect();
+    // What servers say of their copies comes with time, and to some only.
+    let shards: Vec<Value> = array(&status["shards"])
+        .iter()
+        .map(|shard| {
+            let copies: Vec<Value> =
+                array(&shard["copies"]).iter().map(|copy| json!([copy["server"], copy["in_sync"]])).collect();
+            json!([shard["shard"], shard["slots"], shard["primary"], shard["epoch"], copies])
+        })
+        .collect();
     json!({
         "servers": servers,
-        "shards": status["shards"],
+        "shards": shards,
         "settings": status["settings"],
         "feature_level": status["feature_level"],
     })

@@ -10,33 +10,33 @@ use ecotone_server::record::Record;
 use serde_json::{Value, json};
 
 /// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-fn ecotone(arguments: &[&str]) -> Output {
+pub(super) fn ecotone(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
     command.args(arguments).env_remove("RUST_LOG").env_remove("ECOTONE_CLIENTS_PASSWORD");
     command.output().unwrap()
 }
 
-fn cluster(arguments: &[&str]) -> Value {
+pub(super) fn cluster(arguments: &[&str]) -> Value {
     let output = ecotone(&[&["cluster"], arguments, &["--json"]].concat());
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// What a command says that is refused.
-fn refused(arguments: &[&str]) -> String {
+pub(super) fn refused(arguments: &[&str]) -> String {
     let output = ecotone(arguments);
     assert!(!output.status.success(), "{arguments:?}");
     assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
     String::from_utf8(output.stderr).unwrap()
 }
 
-fn text(path: &Path) -> &str {
+pub(super) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < PATIENCE, "{what}");
@@ -45,17 +45,17 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A server of a federation, killed when dropped.
-struct Server {
-    name: String,
+pub(super) struct Server {
+    pub(super) name: String,
     child: Child,
     /// Where servers and clients reach it.
     peers: String,
-    clients: String,
+    pub(super) clients: String,
 }
 
 impl Server {
     /// Starts it at any free ports, or where it was before.
-    fn start(directory: &Path, name: &str, at: Option<(&str, &str)>, more: &[&str]) -> Server {
+    pub(super) fn start(directory: &Path, name: &str, at: Option<(&str, &str)>, more: &[&str]) -> Server {
         let (listen, clients) = at.unwrap_or(("127.0.0.1:0", "127.0.0.1:0"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
         command.args(["serve", "--name", name, "--listen", listen, "--clients", clients, "--http", "off"]);
@@ -71,20 +71,20 @@ impl Server {
     }
 
     /// Another one, which joins by a token of this one.
-    fn joined(&self, directory: &Path, name: &str) -> Server {
+    pub(super) fn joined(&self, directory: &Path, name: &str) -> Server {
         let token = cluster(&["token", &self.clients])["token"].as_str().unwrap().to_owned();
         Server::start(directory, name, None, &["--join", &self.peers, "--token", &token])
     }
 
-    fn again(&self, directory: &Path) -> Server {
+    pub(super) fn again(&self, directory: &Path) -> Server {
         Server::start(directory, &self.name, Some((&self.peers, &self.clients)), &[])
     }
 
-    fn status(&self) -> Value {
+    pub(super) fn status(&self) -> Value {
         cluster(&["status", &self.clients])
     }
 
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -188,10 +188,10 @@ fn what_is_stored_already_is_the_first_shard() {
     let server = alone.again(directory.path());
     until("it leads", || server.status()["leader"]["name"] == "only");
     let status = server.status();
-    assert_eq!(
-        status["shards"],
-        json!([{ "shard": 1, "slots": [[0, 16383]], "primary": "only", "copies": ["only"], "epoch": 1 }])
-    );
+    let shard = &status["shards"][0];
+    assert_eq!((&shard["shard"], &shard["slots"], &shard["epoch"]), (&json!(1), &json!([[0, 16383]]), &json!(1)));
+    assert_eq!((&shard["primary"], &shard["copies"][0]["server"]), (&json!("only"), &json!("only")));
+    assert_eq!((status["shards"].as_array().unwrap().len(), &shard["unprotected"]), (1, &json!(false)));
     assert!(server.ask("GET a").starts_with("$1\r\n1\r\n"));
     let dealt = refused(&["cluster", "create", &server.clients, "--shards", "3"]);
     assert!(dealt.contains("slots are dealt already (1 shard on only)"), "{dealt}");

@@ -8,9 +8,11 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod compact;
+mod copies;
 mod counting;
 mod inspection;
 mod lab_cluster;
+mod lab_copies;
 mod scripts;
 mod serve;
 mod small_device;

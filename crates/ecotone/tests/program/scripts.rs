@@ -41,13 +41,13 @@ fn a_session_has_no_settings_of_the_callers() {
 }
 
 #[test]
-fn a_federation_of_the_demo_goes_on_without_its_leader() {
+fn a_federation_of_the_demo_loses_nothing_with_the_server_that_leads() {
     let folder = tempfile::tempdir().unwrap();
     let mut federation = script("federation.sh", folder.path(), &[], &[env!("CARGO_BIN_EXE_ecotone")]);
     federation.env("ECOTONE_CONFIG", "/there/is/none").env("ECOTONE_FEDERATION_JOIN", "x").env("REDISCLI_AUTH", "y");
     let (is_well, printed, complaint) = output(federation);
     assert!(is_well, "{printed}{complaint}");
-    assert!(printed.ends_with("The federation went on without its leader.\n"), "{printed}");
+    assert!(printed.ends_with("The federation lost nothing that it had acknowledged.\n"), "{printed}");
     assert_eq!(complaint, "");
     let left = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 0, "it cleans up");

@@ -14,6 +14,7 @@
 //! Threads: the caller's; a reader for each server's output, and those of the forwarder.
 
 mod clients;
+pub mod copies;
 mod decisions;
 mod forwarder;
 mod idle;
@@ -196,7 +197,7 @@ pub fn run_cluster_lab(options: &ClusterOptions, say: &mut dyn FnMut(&str)) -> R
     let interruption = Interruption::listen();
     let beneath = options.stores.clone().unwrap_or_else(|| DISK.into());
     let folder = LockedDirectory::make_in(&beneath).map_err(LabError::io("cannot make a directory in", &beneath))?;
-    let mut scene = Scene { options, folder: folder.path(), interruption: &interruption, say };
+    let mut scene = Scene { options, folder: folder.path(), interruption: &interruption, say, places: None };
     let mut report = ClusterReport::of(Host::here(), options, beneath.display().to_string());
     if options.parts.iter().any(|part| matches!(part, Part::Commit | Part::Idle | Part::Failover)) {
         let mut federation = scene.federation("federation", options.servers, false)?;

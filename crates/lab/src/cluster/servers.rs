@@ -9,10 +9,13 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use ecotone_bench::target::resp::{Bounds, Broken, Client, Limits, Reply, ServerAddress, ServerInfo};
+use ecotone_bench::target::resp::{
+    Bounds, Broken, Client, Credentials, Limits, Reply, ServerAddress, ServerInfo, ServerOptions,
+};
 use ecotone_server::record::{Ready, Record};
 
 use super::ClusterOptions;
+use super::copies::places::Places;
 use super::forwarder::Forwarder;
 use crate::error::LabError;
 use crate::process::{Interruption, Signal};
@@ -40,6 +43,8 @@ pub(super) struct Scene<'a> {
     pub(super) folder: &'a Path,
     pub(super) interruption: &'a Interruption,
     pub(super) say: &'a mut dyn FnMut(&str),
+    /// Quotas and networks of servers, by their names; none: all as the machine is.
+    pub(super) places: Option<&'a Places>,
 }
 
 impl Scene<'_> {
@@ -88,6 +93,9 @@ impl Scene<'_> {
         more: &[&str],
         (listen, clients): (&str, &str),
     ) -> Result<Server, LabError> {
+        if let Some(places) = self.places {
+            places.prepare(name)?;
+        }
         let dir = folder.join(name);
         let mut own: Vec<OsString> = Vec::new();
         own.extend(["serve".into(), "--dir".into(), dir.clone().into_os_string()]);
@@ -95,7 +103,15 @@ impl Scene<'_> {
         own.push(MEMORY_LIMIT_BYTES.to_string().into());
         let arguments: Vec<OsString> = own.into_iter().chain(more.iter().map(OsString::from)).collect();
         fs::create_dir_all(&dir).map_err(LabError::io("cannot make directory", &dir))?;
-        self.launch(name.to_owned(), dir, arguments, (listen.to_owned(), clients.to_owned()))
+        let (mut listen, mut clients) = (listen.to_owned(), clients.to_owned());
+        if let Some(host) = self.places.and_then(|places| places.host(name)) {
+            clients = format!("{host}:0");
+            // Without an identity a server may be reached by others of its own machine only.
+            if dir.join("identity").exists() || more.contains(&"--join") {
+                listen = format!("{host}:0");
+            }
+        }
+        self.launch(name.to_owned(), dir, arguments, (listen, clients))
     }
 
     fn launch(
@@ -108,10 +124,21 @@ impl Scene<'_> {
         let log = dir.with_extension("log");
         let (sender, events) = sync_channel(EVENT_QUEUE);
         let at = ["--listen", &listen, "--clients", &clients].map(OsString::from);
-        let all: Vec<OsString> = arguments.iter().cloned().chain(at).collect();
-        let variables = [("RUST_LOG", "warn".to_owned())];
+        let mut all: Vec<OsString> = arguments.iter().cloned().chain(at).collect();
+        let password = self.places.and_then(Places::password).map(str::to_owned);
+        let mut variables = vec![("RUST_LOG", "warn".to_owned())];
+        variables.extend(password.clone().map(|password| ("ECOTONE_CLIENTS_PASSWORD", password)));
+        let mut program = self.options.server_program.clone();
+        if let Some(enter) = self.places.and_then(|places| places.enter(&name)) {
+            all.insert(0, program.into_os_string());
+            all.splice(0..0, enter.arguments);
+            program = enter.program;
+        }
         let began = Instant::now();
-        let process = ServerProcess::start(&self.options.server_program, &all, &variables, log, 0, sender)?;
+        let process = ServerProcess::start(&program, &all, &variables, log, 0, sender)?;
+        if let Some(places) = self.places {
+            places.limit(&name, process.id())?;
+        }
         let mut server = Server {
             name,
             dir,
@@ -120,6 +147,7 @@ impl Scene<'_> {
             events,
             ready: Ready { server: String::new(), listen: String::new(), clients: None },
             opening: Duration::ZERO,
+            password,
         };
         while server.ready.server.is_empty() {
             match server.next_record(self, began + self.options.patience)? {
@@ -186,6 +214,8 @@ pub(super) struct Server {
     pub(super) ready: Ready,
     /// From the start of the process until it was ready.
     pub(super) opening: Duration,
+    /// What it asks clients for, where it is reached from beyond its own loopback.
+    password: Option<String>,
 }
 
 /// A server that was stopped, and can be started again where it was.
@@ -261,8 +291,15 @@ impl Server {
     }
 
     pub(super) fn connect(&self) -> Result<Client, LabError> {
+        let failed = |error: Broken| self.failure(&format!("cannot be asked: {error}"));
+        open(self.clients(), self.password.as_deref(), LIMITS).map_err(failed)
+    }
+
+    /// How load is sent to it.
+    pub(super) fn as_target(&self, pipeline: u32) -> ServerOptions {
+        let credentials = self.password.as_deref().map(Credentials::password);
         let address = ServerAddress::Tcp(self.clients().to_owned());
-        Client::open(&address, LIMITS).map_err(|error| self.failure(&format!("cannot be asked: {error}")))
+        ServerOptions { pipeline, credentials, ..ServerOptions::new(address) }
     }
 
     /// Asks for what is answered by a text.
@@ -290,6 +327,21 @@ impl Server {
     pub(super) fn failure(&self, what: &str) -> LabError {
         LabError::ClusterServer { server: self.name.clone(), what: what.to_owned(), log: self.process.log_tail() }
     }
+}
+
+/// A connection to where a server serves clients, with its password given.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn open(address: &str, password: Option<&str>, limits: Limits) -> Result<Client, Broken> {
+    let mut client = Client::open(&ServerAddress::Tcp(address.to_owned()), limits)?;
+    if let Some(password) = password {
+        match client.ask(&[b"AUTH", password.as_bytes()])? {
+            Reply::Status(said) if said == "OK" => {}
+            other => return Err(Broken::Lost(std::io::Error::other(format!("AUTH: {other:?}")))),
+        }
+    }
+    Ok(client)
 }
 
 /// Asks for a change of the federation's settings; whether it was decided.

@@ -14,14 +14,17 @@ use ecotone_cluster::Federation;
 use ecotone_control::dealing::{MAX_SHARDS_PER_SERVER, deal, holders, moves};
 use ecotone_control::entry::Entry;
 use ecotone_control::ids::{MemberId, ShardId};
-use ecotone_control::map::{
-    MAX_SETTING_NAME_BYTES, MAX_SETTING_VALUE_BYTES, MAX_SHARDS, Map, Role, Server, ServerState, Shard,
-};
+use ecotone_control::map::{MAX_SETTING_NAME_BYTES, MAX_SETTING_VALUE_BYTES, MAX_SHARDS, Map, Role, ServerState};
+use ecotone_control::settings::{self, Replication};
 use ecotone_identity::token::TOKEN_LIFETIME_S;
 use ecotone_identity::{Clock, SystemClock};
 use ecotone_membership::{Decision, Known, Membership};
+use ecotone_replication::is_replicated;
 use ecotone_resp::federation::FederationRequest;
 use serde_json::{Value, json};
+
+use super::copies::{self, CopiesHandle, CopiesSeen};
+use super::named::{counted, name_of, named, server_json};
 
 /// How long to wait for a sign that a server runs.
 const MAX_CONNECT_TIME: Duration = Duration::from_millis(500);
@@ -35,24 +38,33 @@ const ALONE: &str = "this server has no identity: for its clients it is alone, w
 /// # Errors
 ///
 /// Why not, and what to do.
-pub(super) fn answer(federation: &Federation, request: &FederationRequest) -> Result<Vec<u8>, String> {
+pub(super) fn answer(
+    federation: &Federation,
+    handle: &CopiesHandle,
+    request: &FederationRequest,
+) -> Result<Vec<u8>, String> {
     let membership = federation.membership().ok_or(ALONE)?;
     let known = membership.known();
     let map = &known.map;
     let answer = match request {
         FederationRequest::Export => return Ok(map.encode()),
-        FederationRequest::Status => status(&known, federation.statistics().certificate_expiry_s),
-        FederationRequest::Rebalance => plan(map),
+        FederationRequest::Status => {
+            status(&known, &CopiesSeen::of(handle), federation.statistics().certificate_expiry_s)
+        }
+        FederationRequest::Rebalance => plan(&known, &CopiesSeen::of(handle)),
         FederationRequest::Token => {
             let token = membership.issue_token().map_err(|error| error.to_string())?;
             json!({ "token": token.to_string(), "ends_unix": SystemClock.now().plus(TOKEN_LIFETIME_S).0 })
         }
-        FederationRequest::Create { shards } => create(membership, map, *shards)?,
+        FederationRequest::Create { shards, copies, level } => {
+            let wanted =
+                [("replication.copies", copies.map(|copies| copies.to_string())), ("replication.level", level.clone())];
+            create(membership, map, *shards, &wanted)?
+        }
         FederationRequest::Drain { server, drain } => {
             let (member, _) = named(map, server)?;
             let decided = propose(membership, Entry::Drain { member, drain: *drain })?;
-            let left = map.shards.iter().filter(|(_, shard)| shard.copies.contains(&member)).map(|(id, _)| id.0);
-            json!({ "server": server_json(map, member), "draining": drain, "shards": left.collect::<Vec<_>>(), "decided": decided })
+            drained(map, member, *drain, &decided)
         }
         FederationRequest::Remove { server, force } => {
             let (member, _) = named(map, server)?;
@@ -61,18 +73,63 @@ pub(super) fn answer(federation: &Federation, request: &FederationRequest) -> Re
             json!({ "removed": removed, "decided": decided })
         }
         FederationRequest::Move { shard, to } => move_shard(membership, &known, ShardId(*shard), to)?,
-        FederationRequest::Set { name, value } => {
-            if name.is_empty() || name.len() > MAX_SETTING_NAME_BYTES {
-                return Err(format!("the name of a setting has 1 to {MAX_SETTING_NAME_BYTES} bytes"));
-            }
-            if value.as_ref().is_some_and(|value| value.len() > MAX_SETTING_VALUE_BYTES) {
-                return Err(format!("the value of a setting has at most {MAX_SETTING_VALUE_BYTES} bytes"));
-            }
-            let decided = propose(membership, Entry::Set { name: name.clone(), value: value.clone() })?;
-            json!({ "setting": name, "value": value, "decided": decided })
+        FederationRequest::SwitchOver { shard, to } => {
+            copies::switch_over(handle, &known, ShardId(*shard), named(map, to)?)?
         }
+        FederationRequest::Promote { shard, to, force } => {
+            copies::promote(handle, &known, ShardId(*shard), named(map, to)?, *force)?
+        }
+        FederationRequest::Get { name } => settings_of(map, name.as_deref())?,
+        FederationRequest::Set { name, value } => set(membership, name, value.as_ref())?,
     };
     Ok(answer.to_string().into_bytes())
+}
+
+/// All settings that are in force, or one; and which of them are not the defaults.
+fn settings_of(map: &Map, name: Option<&str>) -> Result<Value, String> {
+    let mut in_force = copies::settings_in_force(map);
+    if let Some(name) = name {
+        let names: Vec<String> = in_force.keys().cloned().collect();
+        in_force.retain(|known, _| known == name);
+        if in_force.is_empty() {
+            return Err(format!("the federation has no setting {name:?}: there are {}", names.join(", ")));
+        }
+    }
+    let set: Vec<&String> = map.settings.keys().filter(|set| in_force.contains_key(*set)).collect();
+    Ok(json!({ "settings": in_force, "set": set }))
+}
+
+fn check_setting(name: &str, value: Option<&String>) -> Result<(), String> {
+    if name.is_empty() || name.len() > MAX_SETTING_NAME_BYTES {
+        return Err(format!("the name of a setting has 1 to {MAX_SETTING_NAME_BYTES} bytes"));
+    }
+    let Some(value) = value else { return Ok(()) };
+    if value.len() > MAX_SETTING_VALUE_BYTES {
+        return Err(format!("the value of a setting has at most {MAX_SETTING_VALUE_BYTES} bytes"));
+    }
+    settings::check(name, value).map_err(|should| format!("{name} should be {should}, not {value:?}"))
+}
+
+fn set(membership: &Membership, name: &str, value: Option<&String>) -> Result<Value, String> {
+    check_setting(name, value)?;
+    let decided = propose(membership, Entry::Set { name: name.to_owned(), value: value.cloned() })?;
+    Ok(json!({ "setting": name, "value": value, "decided": decided }))
+}
+
+/// What a server still has once it is drained, and what becomes of it.
+fn drained(map: &Map, member: MemberId, drain: bool, decided: &Value) -> Value {
+    let left: Vec<u32> =
+        map.shards.iter().filter(|(_, shard)| shard.copies.contains(&member)).map(|(id, _)| id.0).collect();
+    let others = holders(map).into_iter().filter(|holder| *holder != member).count();
+    json!({
+        "server": server_json(map, member),
+        "draining": drain,
+        "shards": left,
+        "leave_by_themselves": copies::leaving_by_itself(map, member),
+        "wanted_copies": Replication::of(map).copies,
+        "other_servers": others,
+        "decided": decided,
+    })
 }
 
 /// Has a change decided: what became of it.
@@ -88,34 +145,13 @@ fn propose(membership: &Membership, entry: Entry) -> Result<Value, String> {
     Ok(json!({ "outcome": outcome, "index": decided.index }))
 }
 
-/// The server of this name or number.
-fn named<'m>(map: &'m Map, server: &str) -> Result<(MemberId, &'m Server), String> {
-    let by_name = map.members().find(|(_, there)| there.name.as_str() == server);
-    let number = server.parse().ok().map(MemberId);
-    let by_number = || number.and_then(|member| Some((member, map.server(member)?)));
-    by_name.or_else(by_number).ok_or_else(|| {
-        if number.is_some_and(|member| map.is_removed(member)) {
-            return format!("server {server} is removed from this federation already");
-        }
-        let names: Vec<&str> = map.members().map(|(_, server)| server.name.as_str()).collect();
-        format!(
-            "no server of this federation is called {server:?}, nor is that its number: there are {}",
-            names.join(", ")
-        )
-    })
-}
-
-fn name_of(map: &Map, member: MemberId) -> String {
-    // A removed server may be forgotten.
-    map.servers.get(&member).map_or_else(|| member.to_string(), |server| server.name.as_str().to_owned())
-}
-
-fn server_json(map: &Map, member: MemberId) -> Value {
-    json!({ "member": member.0, "name": name_of(map, member) })
-}
-
-/// All slots, once.
-fn create(membership: &Membership, map: &Map, shards: Option<u32>) -> Result<Value, String> {
+/// All slots, once; and before that the settings of their copies, so that no shard is served without.
+fn create(
+    membership: &Membership,
+    map: &Map,
+    shards: Option<u32>,
+    wanted: &[(&str, Option<String>)],
+) -> Result<Value, String> {
     if !map.shards.is_empty() {
         let owners: Vec<String> = owned(map)
             .iter()
@@ -123,7 +159,7 @@ fn create(membership: &Membership, map: &Map, shards: Option<u32>) -> Result<Val
             .collect();
         return Err(format!(
             "slots are dealt already ({}): the number of shards stays; shards move by `ecotone cluster move`, and `ecotone cluster \
-             rebalance` says which",
+             rebalance` says which; how many copies each has is a setting, `ecotone cluster set HOST:PORT replication.copies N`",
             owners.join(", ")
         ));
     }
@@ -139,16 +175,23 @@ fn create(membership: &Membership, map: &Map, shards: Option<u32>) -> Result<Val
             holders.len()
         ));
     }
+    wanted.iter().try_for_each(|(name, value)| check_setting(name, value.as_ref()))?;
+    for (name, value) in wanted.iter().filter(|(_, value)| value.is_some()) {
+        set(membership, name, value.as_ref())?;
+    }
     let primaries = deal(map, shards);
     let decided = propose(membership, Entry::Deal { primaries })?;
     let known = membership.known();
-    let shards: Vec<Value> = known.map.shards.iter().map(|(id, shard)| shard_json(&known.map, *id, shard)).collect();
-    Ok(json!({ "shards": shards, "decided": decided }))
-}
-
-/// So many shards, in words.
-fn counted(shards: usize) -> String {
-    if shards == 1 { "1 shard".into() } else { format!("{shards} shards") }
+    let copies = Replication::of(&known.map).copies;
+    let nothing = CopiesSeen::default();
+    let shards = known.map.shards.iter().map(|(id, shard)| copies::shard_json(&known, &nothing, *id, shard));
+    Ok(json!({
+        "shards": shards.collect::<Vec<_>>(),
+        "wanted_copies": copies,
+        // Copies come to them when others have joined.
+        "missing_servers": copies.saturating_sub(holders.len()),
+        "decided": decided,
+    }))
 }
 
 /// How many shards each server is the primary of.
@@ -166,10 +209,13 @@ fn answers(address: &str) -> bool {
     addresses.take(1).any(|address| TcpStream::connect_timeout(&address, MAX_CONNECT_TIME).is_ok())
 }
 
-/// What should move, and that nothing moves by itself.
-fn plan(map: &Map) -> Value {
+/// What moves by itself, and what should be moved by hand.
+fn plan(known: &Known, seen: &CopiesSeen) -> Value {
+    let map = &known.map;
+    let is_by_hand = |id: ShardId| map.shards.get(&id).is_some_and(|shard| !is_replicated(map, shard));
     let moves: Vec<Value> = moves(map)
         .into_iter()
+        .filter(|shard_move| is_by_hand(shard_move.shard))
         .map(|shard_move| {
             json!({
                 "shard": shard_move.shard.0,
@@ -184,8 +230,9 @@ fn plan(map: &Map) -> Value {
     json!({
         "moves": moves,
         "moved": 0,
+        "under_way": copies::under_way(known, seen),
         "without_destination": stuck.collect::<Vec<_>>(),
-        "note": "nothing was moved: each shard has one copy, which is moved by hand while its server is stopped (FEDERATION MOVE)",
+        "note": "shards with copies move by themselves; one with one copy is moved by hand while its server is stopped (FEDERATION MOVE)",
     })
 }
 
@@ -196,6 +243,12 @@ fn move_shard(membership: &Membership, known: &Known, id: ShardId, to: &str) -> 
         count => format!("there is no {id} among the {}: see FEDERATION STATUS", counted(count)),
     })?;
     let (member, _) = named(map, to)?;
+    if is_replicated(map, shard) {
+        return Err(format!(
+            "{id} has copies, or is to have some: it moves by itself where the map asks for it (FEDERATION REBALANCE), and FEDERATION \
+             SWITCHOVER hands it over to another copy now"
+        ));
+    }
     if shard.primary == Some(known.member) && member != known.member {
         return Err(format!(
             "{id} is served by this server, which runs: a shard is moved while its server is stopped. Stop this one, copy the shard's \
@@ -226,20 +279,11 @@ fn state_name(state: ServerState) -> &'static str {
     STATES.iter().find(|(known, _)| *known == state).map_or("removed", |(_, name)| name)
 }
 
-fn shard_json(map: &Map, id: ShardId, shard: &Shard) -> Value {
-    json!({
-        "shard": id.0,
-        "slots": shard.slots.iter().map(|range| [range.first, range.last]).collect::<Vec<_>>(),
-        "primary": shard.primary.map(|primary| name_of(map, primary)),
-        "copies": shard.copies.iter().map(|copy| name_of(map, *copy)).collect::<Vec<_>>(),
-        "epoch": shard.epoch.0,
-    })
-}
-
 /// How the federation is, as far as this server knows.
-fn status(known: &Known, certificate_expiry_s: Option<u64>) -> Value {
+fn status(known: &Known, seen: &CopiesSeen, certificate_expiry_s: Option<u64>) -> Value {
     let map = &known.map;
     let owned = owned(map);
+    let copies_on = |member: MemberId| map.shards.values().filter(|shard| shard.copies.contains(&member)).count();
     let servers: Vec<Value> = map
         .members()
         .map(|(member, server)| {
@@ -257,6 +301,7 @@ fn status(known: &Known, certificate_expiry_s: Option<u64>) -> Value {
                 // Only the leader knows.
                 "silent": known.leads().then(|| known.gone.contains(&member)),
                 "shards": owned.get(&member).copied().unwrap_or(0),
+                "copies": copies_on(member),
                 "features": [server.features.min, server.features.max],
             })
         })
@@ -275,7 +320,8 @@ fn status(known: &Known, certificate_expiry_s: Option<u64>) -> Value {
         "stopped": known.stopped,
         "certificate_expiry_seconds": certificate_expiry_s,
         "servers": servers,
-        "shards": map.shards.iter().map(|(id, shard)| shard_json(map, *id, shard)).collect::<Vec<_>>(),
+        "shards": map.shards.iter().map(|(id, shard)| copies::shard_json(known, seen, *id, shard)).collect::<Vec<_>>(),
+        "replication": copies::replication_json(map),
         "settings": map.settings,
     })
 }
@@ -286,13 +332,14 @@ pub(crate) fn servers_by_state(map: &Map) -> [(&'static str, usize); 3] {
 }
 
 /// Lines of INFO's section `Cluster`.
-pub(super) fn lines(federation: &Federation) -> Vec<(String, String)> {
+pub(super) fn lines(federation: &Federation, handle: &CopiesHandle) -> Vec<(String, String)> {
     let Some(membership) = federation.membership() else { return Vec::new() };
     let known = membership.known();
     let mut lines = lines_of(&known, federation.statistics().certificate_expiry_s);
     lines.push(("control_keeps_authority".into(), u8::from(membership.keeps_authority()).to_string()));
     let other = membership.other_history().map(|other| name_of(&known.map, other));
     lines.extend(other.map(|other| ("control_other_history".into(), other)));
+    lines.extend(copies::lines(&known, &CopiesSeen::of(handle)));
     lines
 }
 
@@ -327,13 +374,13 @@ fn lines_of(known: &Known, certificate_expiry_s: Option<u64>) -> Vec<(String, St
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
     use ecotone_control::entry::{NewServer, Proposal};
     use ecotone_control::ids::{DirectoryId, FederationId, KeyHash, TokenId};
-    use ecotone_control::machine::{Machine, Outcome};
+    use ecotone_control::machine::{Machine, Outcome, RULES_OF_COPIES};
     use ecotone_control::map::{Addresses, Features};
     use ecotone_types::ServerId;
 
@@ -345,10 +392,12 @@ mod tests {
     }
 
     /// Servers of these names, numbered from 1, with six shards; server 1 leads and asks.
-    fn federation(names: &[&str]) -> Known {
-        let mut machine = Machine::new(Map::new(FederationId([7; 8])), 0);
+    pub(in crate::host) fn federation(names: &[&str]) -> Known {
+        // At this level all servers know what copies are.
+        let map = Map { feature_level: RULES_OF_COPIES, ..Map::new(FederationId([7; 8])) };
+        let mut machine = Machine::new(map, 0);
         for (number, name) in (1_u8..).zip(names) {
-            let (directory, features) = (DirectoryId([number; 16]), Features { min: 1, max: 1 });
+            let (directory, features) = (DirectoryId([number; 16]), Features { min: 1, max: RULES_OF_COPIES });
             let server = NewServer {
                 directory,
                 name: ServerId::new(*name).unwrap(),
@@ -389,7 +438,7 @@ mod tests {
         }
     }
 
-    fn with(known: &Known, entry: Entry) -> Known {
+    pub(in crate::host) fn with(known: &Known, entry: Entry) -> Known {
         let mut machine = Machine::new(Map::clone(&known.map), known.applied);
         apply(&mut machine, entry);
         Known { map: Arc::new(machine.map().clone()), applied: machine.applied(), ..known.clone() }
@@ -415,7 +464,7 @@ mod tests {
     #[test]
     fn a_status_tells_what_only_the_leader_knows_by_the_leader_only() {
         let known = federation(&["a", "b", "c"]);
-        let led = status(&known, Some(99));
+        let led = status(&known, &CopiesSeen::default(), Some(99));
         let servers = led["servers"].as_array().unwrap();
         assert_eq!(
             servers.iter().map(|server| server["silent"].as_bool()).collect::<Vec<_>>(),
@@ -423,7 +472,7 @@ mod tests {
         );
         assert!(servers.iter().all(|server| server["shards"] == 2), "{led}");
         assert_eq!((&led["leader"]["name"], &led["certificate_expiry_seconds"]), (&"a".into(), &99.into()));
-        let follower = status(&Known { leader: None, ..known.clone() }, None);
+        let follower = status(&Known { leader: None, ..known.clone() }, &CopiesSeen::default(), None);
         assert!(follower["leader"].is_null() && follower["servers"][1]["silent"].is_null(), "{follower}");
         let lines = lines_of(&Known { leader: None, stopped: Some("why".into()), ..known.clone() }, None);
         let line = |name: &str| lines.iter().find(|line| line.0 == name).map(|line| line.1.as_str());
@@ -433,7 +482,7 @@ mod tests {
         let lost = with(&known, Entry::Remove { member: MemberId(3), force: true });
         let lines = lines_of(&lost, None);
         assert!(lines.contains(&("control_shards_without_primary".into(), "2".into())), "{lines:?}");
-        let plan = plan(&lost.map);
+        let plan = plan(&lost, &CopiesSeen::default());
         assert!(plan["moves"].as_array().unwrap().iter().all(|shard| shard["from"].is_null()), "{plan}");
         assert_eq!((plan["moves"].as_array().unwrap().len(), &plan["moved"]), (2, &0.into()));
     }
@@ -441,8 +490,49 @@ mod tests {
     #[test]
     fn shards_that_nobody_can_take_are_not_passed_over() {
         let known = federation(&["a"]);
-        assert_eq!(plan(&known.map)["without_destination"], json!([]));
-        let drained = plan(&with(&known, Entry::Drain { member: MemberId(1), drain: true }).map);
+        assert_eq!(plan(&known, &CopiesSeen::default())["without_destination"], json!([]));
+        let drained = plan(&with(&known, Entry::Drain { member: MemberId(1), drain: true }), &CopiesSeen::default());
         assert_eq!((&drained["moves"], &drained["without_destination"]), (&json!([]), &json!([1, 2, 3, 4, 5, 6])));
+    }
+
+    #[test]
+    fn settings_are_shown_as_they_are_in_force_and_refused_with_what_they_should_be() {
+        let known = federation(&["a", "b"]);
+        let all = settings_of(&known.map, None).unwrap();
+        assert_eq!((&all["settings"]["replication.level"], &all["set"]), (&json!("one"), &json!([])));
+        let known = with(&known, Entry::Set { name: "replication.copies".into(), value: Some("2".into()) });
+        let one = |name| settings_of(&known.map, Some(name));
+        assert_eq!(
+            one("replication.copies"),
+            Ok(json!({ "settings": { "replication.copies": "2" }, "set": ["replication.copies"] }))
+        );
+        // What follows from another setting is in force, and was not set.
+        assert_eq!(one("replication.level"), Ok(json!({ "settings": { "replication.level": "quorum" }, "set": [] })));
+        assert!(one("replication.max_staleness_ms").unwrap()["settings"]["replication.max_staleness_ms"].is_null());
+        let unknown = one("copies").unwrap_err();
+        assert!(unknown.contains("\"copies\"") && unknown.contains("replication.copies, "), "{unknown}");
+        for (name, value) in [("replication.copies", "0"), ("replication.level", "most"), ("replication.cpoies", "3")] {
+            let refused = check_setting(name, Some(&value.to_owned())).unwrap_err();
+            assert!(refused.starts_with(&format!("{name} should be ")), "{refused}");
+        }
+        assert_eq!(check_setting("site.owner", Some(&"x".to_owned())), Ok(()));
+    }
+
+    #[test]
+    fn what_is_drained_is_left_by_shards_that_have_copies() {
+        let known = federation(&["a", "b"]);
+        let decided = json!({ "outcome": "changed", "index": 9 });
+        let by_hand = drained(&known.map, MemberId(2), true, &decided);
+        assert_eq!((&by_hand["shards"], &by_hand["leave_by_themselves"]), (&json!([2, 4, 6]), &json!([])));
+        let copied = with(&known, Entry::Set { name: "replication.copies".into(), value: Some("2".into()) });
+        let leave = drained(&copied.map, MemberId(2), true, &decided);
+        assert_eq!((&leave["leave_by_themselves"], &leave["other_servers"]), (&json!([2, 4, 6]), &json!(1)));
+        // They do not have to be moved by hand, also where they cannot go yet.
+        let drained = with(&copied, Entry::Drain { member: MemberId(2), drain: true });
+        let plan = plan(&drained, &CopiesSeen::default());
+        assert_eq!(plan["moves"], json!([]));
+        let leaving: Vec<&Value> =
+            plan["under_way"].as_array().unwrap().iter().filter(|of| of["leaving"] == json!(["b"])).collect();
+        assert_eq!(leaving.len(), 3, "{plan}");
     }
 }

@@ -3,8 +3,10 @@
 //! Threads: any may ask. A change of settings holds the lock on them, so that of two changes one
 //! comes after the other.
 
+pub(crate) mod copies;
 pub(crate) mod federation;
 mod info;
+mod named;
 mod settings;
 
 use std::collections::BTreeMap;
@@ -16,13 +18,14 @@ use ecotone_energy::ThreadDuties;
 use ecotone_membership::Known;
 use ecotone_policy::policy::PolicyName;
 use ecotone_resp::federation::FederationRequest;
-use ecotone_resp::host::{Allocator, BackupTarget, Host, InfoSection};
+use ecotone_resp::host::{Allocator, BackupTarget, Host, HostError, InfoSection};
 use ecotone_resp::serve::Listening;
 use ecotone_resp::service::Service;
 use ecotone_types::ServerId;
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
+use self::copies::CopiesHandle;
 use crate::config::{Config, Replaced};
 use crate::monitor::SamplerState;
 use crate::stores::Stores;
@@ -39,6 +42,8 @@ pub(crate) struct Around {
     pub(crate) join: Option<String>,
     pub(crate) policy: PolicyName,
     pub(crate) worker_slots: u32,
+    /// What drives copies of shards, once something does.
+    pub(crate) copies: CopiesHandle,
 }
 
 /// The server, for the commands of its clients.
@@ -96,7 +101,7 @@ impl Host for ServerHost {
             sections.push(InfoSection { name: "Federation", lines: info::federation(&self.around) });
         }
         if is_asked("cluster") {
-            let lines = federation::lines(&self.around.federation);
+            let lines = federation::lines(&self.around.federation, &self.around.copies);
             sections.push(InfoSection { name: "Cluster", lines });
         }
         if is_asked("energy") {
@@ -177,7 +182,13 @@ impl Host for ServerHost {
     }
 
     fn federation(&self, request: &FederationRequest) -> Result<Vec<u8>, String> {
-        federation::answer(&self.around.federation, request)
+        federation::answer(&self.around.federation, &self.around.copies, request)
+    }
+
+    fn fail_over(&self, force: bool) -> Result<(), HostError> {
+        let none = || HostError("this server is alone: there are no copies that it could take over".into());
+        let known = self.around.federation.membership().ok_or_else(none)?.known();
+        copies::fail_over(&self.around.copies, &known, force).map_err(HostError)
     }
 
     fn shut_down(&self) {

@@ -14,8 +14,8 @@ use ratatui::widgets::{Block, Clear, Paragraph};
 pub(super) use theme::Theme;
 
 use super::model::board::Board;
-use super::model::snapshot::Control;
-use figures::{age, uptime};
+use super::model::snapshot::{Control, Copies, Snapshot};
+use figures::{age, short, uptime};
 
 /// Sparklines of the history.
 const SPARKLINES: u16 = 3;
@@ -31,11 +31,11 @@ const MIN_DETAIL_LINES: u16 = 4;
 
 /// Draws everything. `now_s` is on the clock of the snapshots.
 pub(super) fn draw(frame: &mut Frame<'_>, board: &Board, now_s: f64, theme: Theme) {
-    // A server without an identity has no control plane.
-    let has_control = board.snapshot.as_ref().is_some_and(|snapshot| snapshot.control.is_some());
+    // A server without an identity has no control plane, and shards need have no copies.
+    let has = |what: fn(&Snapshot) -> bool| u16::from(board.snapshot.as_ref().is_some_and(what));
+    let lines = 2 + has(|snapshot| snapshot.control.is_some()) + has(|snapshot| snapshot.copies.is_some());
     let [header, body, keys] =
-        Layout::vertical([Constraint::Length(2 + u16::from(has_control)), Constraint::Fill(1), Constraint::Length(1)])
-            .areas(frame.area());
+        Layout::vertical([Constraint::Length(lines), Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
     draw_header(frame, header, board, now_s, theme);
     draw_body(frame, body, board, theme);
     let keys_line = format!(
@@ -74,6 +74,7 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, board: &Board, now_s: f64, the
     };
     let mut lines = vec![Line::styled(what, theme.strong()), Line::styled(said, style)];
     lines.extend(snapshot.control.as_ref().map(|control| control_line(control, theme)));
+    lines.extend(snapshot.copies.as_ref().map(|copies| copies_line(copies, theme)));
     frame.render_widget(Paragraph::new(lines), area);
 }
 
@@ -94,6 +95,32 @@ fn control_line(control: &Control, theme: Theme) -> Line<'static> {
     match &control.leader {
         Some(leader) => Line::styled(format!(" {leader} leads  {rest}"), theme.quiet()),
         None => Line::styled(format!(" nobody leads: nothing can be changed  {rest} "), theme.alarm()),
+    }
+}
+
+/// How the copies here are, and what hangs on one server in the whole federation.
+fn copies_line(copies: &Copies, theme: Theme) -> Line<'static> {
+    if let Some(why) = &copies.trouble {
+        return Line::styled(format!(" a copy here is in trouble: {why} "), theme.alarm());
+    }
+    let seeding = match copies.seeding_of_bytes {
+        0 => String::new(),
+        all => format!("  being made {}B of {}B", short(copies.seeding_bytes as f64), short(all as f64)),
+    };
+    let rest = format!(
+        "{} of {} copies here in sync  at most {}B, {} ms behind  level {}{seeding}",
+        copies.here_in_sync,
+        copies.here,
+        short(copies.max_lag_bytes as f64),
+        copies.max_lag_ms,
+        copies.level
+    );
+    match (copies.shards_unprotected, copies.shards_incomplete) {
+        (0, 0) => Line::styled(format!(" all shards have {} copies  {rest}", copies.wanted), theme.quiet()),
+        (0, few) => {
+            Line::styled(format!(" {few} shards have fewer than {} copies  {rest} ", copies.wanted), theme.strong())
+        }
+        (alone, _) => Line::styled(format!(" {alone} shards hang on one server  {rest} "), theme.alarm()),
     }
 }
 

@@ -46,6 +46,48 @@ pub(in crate::top) struct Snapshot {
     pub writes_refused: Option<bool>,
     /// Of a server with an identity.
     pub control: Option<Control>,
+    /// Where shards have copies, or are to have some.
+    pub copies: Option<Copies>,
+}
+
+/// Copies of shards, as the server that was asked knows them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::top) struct Copies {
+    /// How many a shard should have.
+    pub wanted: u64,
+    /// Who must have a write before it is acknowledged.
+    pub level: String,
+    pub here: u64,
+    pub here_in_sync: u64,
+    /// Of the copy here that is farthest behind.
+    pub max_lag_bytes: u64,
+    pub max_lag_ms: u64,
+    /// Of all copies here that are being made.
+    pub seeding_bytes: u64,
+    pub seeding_of_bytes: u64,
+    pub shards_unprotected: u64,
+    pub shards_incomplete: u64,
+    /// What is wrong with a copy here.
+    pub trouble: Option<String>,
+}
+
+impl Copies {
+    fn of(info: &Info) -> Option<Self> {
+        let count = |name: &str| info.count(&format!("copies_{name}")).unwrap_or(0);
+        Some(Copies {
+            wanted: info.count("copies_wanted")?,
+            level: info.text("copies_level").unwrap_or_default(),
+            here: count("here"),
+            here_in_sync: count("here_in_sync"),
+            max_lag_bytes: count("max_lag_bytes"),
+            max_lag_ms: count("max_lag_ms"),
+            seeding_bytes: count("seeding_bytes"),
+            seeding_of_bytes: count("seeding_of_bytes"),
+            shards_unprotected: count("shards_unprotected"),
+            shards_incomplete: count("shards_incomplete"),
+            trouble: info.text("copies_trouble"),
+        })
+    }
 }
 
 /// The control plane, as the server that was asked knows it.
@@ -209,6 +251,7 @@ impl Snapshot {
             }),
             writes_refused: info.count("space_writes_refused").map(|refused| refused > 0),
             control: Control::of(info),
+            copies: Copies::of(info),
         })
     }
 }

@@ -12,6 +12,7 @@ mod federation;
 mod page;
 mod process;
 mod reference;
+mod replication;
 mod store;
 
 use std::time::Instant;
@@ -66,6 +67,7 @@ fn written(source: &Source<'_>) -> Page {
     store::write(&mut page, source.sample, source.parts);
     federation::write(&mut page, source.sample, source.parts);
     control::write(&mut page, source.sample.and_then(|sample| sample.known.as_deref()));
+    replication::write(&mut page, source.sample);
     energy::write(&mut page, source.sample);
     process::write(&mut page, source.sample);
     page

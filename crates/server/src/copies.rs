@@ -1,0 +1,211 @@
+//! The copies of shards on this server: what replication asks of it, and the gates that replies
+//! wait for.
+//!
+//! Threads: stores are opened and closed on threads of replication.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ecotone_control::ids::{DirectoryId, ShardId as MapShardId};
+use ecotone_engine::Durability;
+use ecotone_keyspace::gate::{CommitGate, Level, Place, Refused};
+use ecotone_keyspace::{ShardError, ShardId};
+use ecotone_membership::Membership;
+use ecotone_replica::commit;
+use ecotone_replica::position::Position;
+use ecotone_replication::links::{Links, Route};
+use ecotone_replication::service::Service;
+use ecotone_replication::{CommitGate as CopiesGate, Copies, Host, Opening, Parts};
+use tokio::runtime::Handle;
+
+use crate::error::{Error, Result};
+use crate::shards::{Owner, Shards};
+use crate::stores::{ShardOptions, Stores};
+
+/// Drives the copies that the federation gives to this server.
+///
+/// # Errors
+///
+/// No thread.
+pub(crate) fn start(
+    membership: &Arc<Membership>,
+    bulk: &Handle,
+    (stores, shards): (Arc<Stores>, Arc<Shards>),
+    durability: Durability,
+    service: &Service,
+) -> Result<Copies> {
+    let host = Arc::new(Server { stores, shards });
+    let durability = match durability {
+        Durability::Always => commit::Durability::Synced,
+        Durability::None | Durability::EverySecond => commit::Durability::Received,
+    };
+    begin(membership, bulk, host, durability, service)
+}
+
+/// The same of a server that holds nothing, and may lead.
+///
+/// # Errors
+///
+/// No thread.
+pub(crate) fn start_leading(membership: &Arc<Membership>, bulk: &Handle, service: &Service) -> Result<Copies> {
+    begin(membership, bulk, Arc::new(HoldsNothing), commit::Durability::Received, service)
+}
+
+fn begin(
+    membership: &Arc<Membership>,
+    bulk: &Handle,
+    host: Arc<dyn Host>,
+    durability: commit::Durability,
+    service: &Service,
+) -> Result<Copies> {
+    let small = Route { runtime: membership.runtime().clone(), connections: membership.connections().clone() };
+    let bulk = Route { runtime: bulk.clone(), connections: membership.bulk_connections().clone() };
+    let links = Links::new(small, bulk, membership.following());
+    let known = membership.known();
+    // Until it has said so itself, the map may not know this server.
+    let directory = known.map.server(known.member).map_or(DirectoryId([0; 16]), |server| server.directory);
+    let parts = Parts { membership: membership.clone(), directory, host, durability, links: links.clone() };
+    let copies = Copies::start(parts)?;
+    let incoming = copies.incoming();
+    links.attach(&incoming);
+    service.attach(membership.following(), &incoming);
+    Ok(copies)
+}
+
+/// A witness: the map gives it no copies.
+struct HoldsNothing;
+
+impl Host for HoldsNothing {
+    fn directory(&self, _: MapShardId) -> PathBuf {
+        PathBuf::new()
+    }
+
+    fn reserve(&self, _: MapShardId) -> bool {
+        false
+    }
+
+    fn release(&self, _: MapShardId) -> bool {
+        true
+    }
+
+    fn open(&self, _: Opening) -> std::result::Result<(), String> {
+        Err("a witness holds no stores".into())
+    }
+
+    fn close(&self, _: MapShardId) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    fn sync(&self, _: MapShardId) -> std::result::Result<(), String> {
+        Ok(())
+    }
+}
+
+struct Server {
+    stores: Arc<Stores>,
+    shards: Arc<Shards>,
+}
+
+impl Host for Server {
+    fn directory(&self, shard: MapShardId) -> PathBuf {
+        self.stores.directory_of(ShardId(shard.0))
+    }
+
+    fn reserve(&self, shard: MapShardId) -> bool {
+        self.shards.take(ShardId(shard.0), Owner::Replication)
+    }
+
+    fn release(&self, shard: MapShardId) -> bool {
+        self.shards.give_back(ShardId(shard.0), Owner::Replication)
+    }
+
+    fn open(&self, opening: Opening) -> std::result::Result<(), String> {
+        let Opening { shard, slots, tap, least_segment, gate } = opening;
+        let slots: Vec<(u16, u16)> = slots.iter().map(|range| (range.first, range.last)).collect();
+        let least_segment = u32::try_from(least_segment).map_err(|_| "no numbers of segments are left".to_owned())?;
+        let gate = Arc::new(Waiting(gate));
+        self.shards
+            .become_primary(ShardId(shard.0), &slots, tap, least_segment, gate)
+            .map_err(|error| error.to_string())
+    }
+
+    fn close(&self, shard: MapShardId) -> std::result::Result<(), String> {
+        match self.shards.resign(ShardId(shard.0)) {
+            Ok(()) | Err(Error::Shard(ShardError::NotHeld(_))) => Ok(()),
+            Err(error @ Error::Shard(_)) => Err(error.to_string()),
+            // It is closed: what it could not make durable is not counted as that.
+            Err(error) => {
+                tracing::warn!(shard = shard.0, %error, "a store was not closed cleanly");
+                Ok(())
+            }
+        }
+    }
+
+    fn sync(&self, shard: MapShardId) -> std::result::Result<(), String> {
+        let store = self.stores.of(ShardId(shard.0)).ok_or("the store is not open")?;
+        store.sync().map_err(|error| error.to_string())
+    }
+}
+
+impl Stores {
+    /// The folder of a shard's store, whether it is there or not.
+    fn directory_of(&self, id: ShardId) -> PathBuf {
+        ShardOptions { id, slots: Vec::new() }.directory(self.server_directory())
+    }
+}
+
+/// A gate, as the keyspace knows them.
+#[derive(Debug)]
+struct Waiting(Arc<CopiesGate>);
+
+fn place(position: Position) -> Place {
+    Place { epoch: position.epoch.0, number: position.number }
+}
+
+fn level_of(level: Level) -> commit::Level {
+    match level {
+        Level::One => commit::Level::One,
+        Level::Quorum => commit::Level::Quorum,
+        Level::All => commit::Level::All,
+    }
+}
+
+impl CommitGate for Waiting {
+    fn written(&self) -> Place {
+        place(self.0.written())
+    }
+
+    fn answerable(&self, level: Level) -> std::result::Result<Place, Refused> {
+        self.0.answerable(level_of(level)).map(place).map_err(|refusal| match refusal {
+            commit::Refusal::TooFewInSync { in_sync, needed } => Refused::TooFewInSync { in_sync, needed },
+            commit::Refusal::NoLease => Refused::NoLease,
+            commit::Refusal::NotPrimary => Refused::NotPrimary,
+        })
+    }
+
+    fn takes_writes(&self) -> bool {
+        self.0.takes_writes()
+    }
+
+    fn level(&self) -> Level {
+        match self.0.level() {
+            commit::Level::One => Level::One,
+            commit::Level::Quorum => Level::Quorum,
+            commit::Level::All => Level::All,
+        }
+    }
+
+    fn copies_with(&self, of: Place, synced: bool) -> usize {
+        let durability = if synced { commit::Durability::Synced } else { commit::Durability::Received };
+        let position = Position { epoch: ecotone_control::ids::Epoch(of.epoch), number: of.number };
+        self.0.copies_with(position, durability)
+    }
+
+    fn clock_limit_ms(&self) -> u64 {
+        self.0.clock_limit_ms()
+    }
+
+    fn wakes(&self, wake: &Arc<dyn Fn() + Send + Sync>) {
+        self.0.wakes(wake);
+    }
+}
