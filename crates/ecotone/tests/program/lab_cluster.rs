@@ -5,6 +5,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn lab(arguments: &[&str]) -> Output {
+    // Two labs would measure each other.
+    let _alone = crate::LAB.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
     command.args(["lab", "cluster"]).args(arguments).env_remove("RUST_LOG").output().unwrap()
 }

@@ -16,3 +16,6 @@ mod lab_copies;
 mod scripts;
 mod serve;
 mod small_device;
+
+/// Held while a lab measures.
+static LAB: std::sync::Mutex<()> = std::sync::Mutex::new(());
