@@ -14,17 +14,17 @@
 mod answers;
 #[path = "../federation_faults/client.rs"]
 mod client;
-#[allow(dead_code)]
+#[allow(dead_code)] // the tests of the control plane use the rest
 #[path = "../federation_faults/history.rs"]
 mod federation;
 mod load;
-#[allow(dead_code)]
+#[allow(dead_code)] // the tests of the control plane use the rest
 #[path = "../federation_faults/net.rs"]
 mod net;
 #[path = "../../../engine/tests/common/random.rs"]
 mod random;
 mod register;
-#[allow(dead_code)]
+#[allow(dead_code)] // the tests of the control plane use the rest
 #[path = "../federation_faults/server.rs"]
 mod server;
 
