@@ -2,7 +2,8 @@
 //!
 //! | what happens to a file | items |
 //! |---|---|
-//! | bytes are appended to a WAL or a segment | `Append`, at once, each of at most [`MAX_ITEM_BYTES`] |
+//! | bytes are appended to a WAL | `Append`, at once, each of at most [`MAX_ITEM_BYTES`] |
+//! | bytes are appended to a segment | the same, for all that come before another item: what names them comes behind them |
 //! | a MANIFEST is synced | `Append` of what is durable of it and was not in an item yet |
 //! | `CURRENT` or `STORE` is renamed into place | `Put`, with its content |
 //! | a table is closed, or renamed or linked into the directory; a segment is sealed | `Finished` |
@@ -127,10 +128,21 @@ struct State {
     /// No copy needs items before.
     first_kept: u64,
     synced_at: Option<Instant>,
+    /// Appended to a segment, and no item yet. Each value is an append of its own, and many precede
+    /// the one of the WAL that names them all.
+    run: Option<Run>,
     /// The sink took an item no more.
     is_over: bool,
     /// To be removed without the lock.
     released: Vec<Arc<Link>>,
+}
+
+/// Bytes of a file, one behind the other.
+struct Run {
+    file: FileName,
+    offset: u64,
+    bytes: u64,
+    checksum: u32,
 }
 
 /// A file that is in the stream, or was there before.
@@ -270,6 +282,7 @@ impl Source {
                 puts: VecDeque::new(),
                 first_kept: 1,
                 synced_at: None,
+                run: None,
                 is_over: false,
                 released: Vec::new(),
             }),
@@ -432,7 +445,7 @@ impl Source {
     }
 
     fn snapshot(&self) -> Result<Snapshot> {
-        let state = self.state.lock();
+        let state = self.lock();
         let current = state.current.as_ref().filter(|_| state.is_opened && !state.is_over);
         let Some((number, current)) = current else {
             return Err(Error::Missing { file: FileName { kind: FileKind::Current, number: 0 } });
@@ -524,7 +537,7 @@ impl Source {
         }
         let is_over = self.state.lock().is_over;
         let link = if is_over { None } else { self.kept.keep(&self.directory, file) };
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let before = state.files.remove(&file);
         let mut known = Known { was_linked: true, link, is_appended_to: true, ..Known::new() };
         if let Some(before) = before {
@@ -543,17 +556,24 @@ impl Source {
             self.passed(file, offset, bytes);
         }
         match file.kind {
-            FileKind::Segment | FileKind::Wal => {
+            FileKind::Segment => {
+                let mut at = offset;
+                for piece in bytes.chunks(MAX_ITEM_BYTES) {
+                    self.extend(file, at, piece);
+                    at += piece.len() as u64;
+                }
+            }
+            FileKind::Wal => {
                 let mut at = offset;
                 for piece in bytes.chunks(MAX_ITEM_BYTES) {
                     let checksum = crc32c::crc32c(piece);
-                    self.append(self.state.lock(), file, at, piece.len() as u64, checksum);
+                    self.append(self.lock(), file, at, piece.len() as u64, checksum);
                     at += piece.len() as u64;
                 }
             }
             FileKind::Manifest => {
                 // Its bytes wait for the sync. What is written over was synced before.
-                let state = self.state.lock();
+                let state = self.lock();
                 if state.files.get(&file).is_some_and(|known| offset < known.len) {
                     self.cut(state, file, offset);
                 }
@@ -573,8 +593,43 @@ impl Source {
         }
     }
 
+    /// The state, in which all that was appended is in the stream.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        self.end_run(&mut state);
+        state
+    }
+
+    fn end_run(&self, state: &mut State) {
+        if let Some(Run { file, offset, bytes, checksum }) = state.run.take() {
+            self.append_item(state, file, offset, bytes, checksum);
+        }
+    }
+
+    /// These bytes are part of the next item.
+    fn extend(&self, file: FileName, offset: u64, bytes: &[u8]) {
+        let mut state = self.state.lock();
+        let is_next = |run: &&mut Run| {
+            (run.file, run.offset + run.bytes) == (file, offset)
+                && run.bytes + bytes.len() as u64 <= MAX_ITEM_BYTES as u64
+        };
+        if let Some(run) = state.run.as_mut().filter(is_next) {
+            run.bytes += bytes.len() as u64;
+            run.checksum = crc32c::crc32c_append(run.checksum, bytes);
+            return;
+        }
+        self.end_run(&mut state);
+        state.run = Some(Run { file, offset, bytes: bytes.len() as u64, checksum: crc32c::crc32c(bytes) });
+        self.release(state);
+    }
+
     /// These bytes of a file are an item.
     fn append(&self, mut state: MutexGuard<'_, State>, file: FileName, offset: u64, bytes: u64, checksum: u32) {
+        self.append_item(&mut state, file, offset, bytes, checksum);
+        self.release(state);
+    }
+
+    fn append_item(&self, state: &mut State, file: FileName, offset: u64, bytes: u64, checksum: u32) {
         let FileName { kind, number } = file;
         let is_over = state.is_over;
         let known = state.files.entry(file).or_insert_with(Known::new);
@@ -589,7 +644,7 @@ impl Source {
         if offset < before {
             state.emit_bare(&*self.sink, Kind::Truncate { file: kind, number, len: offset });
         } else if offset > before {
-            self.append_missed(&mut state, file, before, offset);
+            self.append_missed(state, file, before, offset);
         }
         let item = state.emit(&*self.sink, Kind::Append { file: kind, number, offset }, bytes, checksum);
         if let Some(known) = state.files.get_mut(&file) {
@@ -597,7 +652,6 @@ impl Source {
             known.is_in_stream = true;
             known.last_item = item.unwrap_or(known.last_item);
         }
-        self.release(state);
     }
 
     /// Bytes that did not pass are items too. Rare, so it reads under the lock: they belong before
@@ -637,7 +691,7 @@ impl Source {
                 passing.is_rewritten |= passing.hasher.bytes() != len;
             }
         }
-        let state = self.state.lock();
+        let state = self.lock();
         let Some(known) = state.files.get(&file) else { return };
         match known.content {
             // What was found is cut to its records before the store is opened.
@@ -679,7 +733,7 @@ impl Source {
         }
         if matches!(file.kind, FileKind::Segment | FileKind::Wal) {
             let now = Instant::now();
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             if state.synced_at.is_none_or(|at| now.saturating_duration_since(at) >= MIN_SYNC_DISTANCE) {
                 state.synced_at = Some(now);
                 state.emit_bare(&*self.sink, Kind::Sync);
@@ -702,7 +756,7 @@ impl Source {
                     return;
                 }
             };
-            self.append(self.state.lock(), file, at, piece.len() as u64, crc32c::crc32c(&piece));
+            self.append(self.lock(), file, at, piece.len() as u64, crc32c::crc32c(&piece));
             at += piece.len() as u64;
         }
     }
@@ -710,7 +764,7 @@ impl Source {
     /// The file is complete, and `len` bytes long.
     fn closed(&self, file: FileName, len: u64) {
         if !file.is_finished_once() {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             state.end(file);
             return self.release(state);
         }
@@ -748,7 +802,7 @@ impl Source {
     }
 
     fn finished(&self, file: FileName, content: ContentId) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let is_opening = !state.is_opened && !state.is_over;
         let known = state.files.entry(file).or_insert_with(Known::new);
         if known.content == Some(content) {
@@ -790,7 +844,7 @@ impl Source {
             FileKind::Wal | FileKind::Manifest => {
                 self.created(file);
                 let len = fs::metadata(path_of(&self.directory, file)).map_or(0, |metadata| metadata.len());
-                let mut state = self.state.lock();
+                let mut state = self.lock();
                 self.append_missed(&mut state, file, 0, len);
                 if let Some(known) = state.files.get_mut(&file) {
                     (known.len, known.is_in_stream) = (len, true);
@@ -813,7 +867,7 @@ impl Source {
                 return;
             }
         };
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let kind = Kind::Put { file: file.kind, number };
         let item = state.emit(&*self.sink, kind, content.len() as u64, crc32c::crc32c(&content));
         if let Some(item) = item {
@@ -849,7 +903,7 @@ impl Source {
         } else if !file.is_appended_to() {
             return;
         }
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let known = state.files.remove(&file);
         if let Some(Known { link: Some(link), last_item, .. }) = &known {
             if *last_item < state.first_kept {
