@@ -192,6 +192,16 @@ impl Primary {
         item
     }
 
+    /// Whether what was appended last is a reason to [`tick`](Self::tick) at once.
+    pub fn is_due(&self) -> bool {
+        self.sender.is_due()
+    }
+
+    /// Whether something waits that is to be sent within [`crate::sender::MAX_HOLD_US`].
+    pub fn is_holding(&self, now_us: u64) -> bool {
+        self.sender.is_holding(now_us)
+    }
+
     /// All up to `position` is durable here.
     pub fn synced(&mut self, position: Position) {
         if self.settings.levels.durability == Durability::Synced {
@@ -395,7 +405,7 @@ impl Primary {
             out.extend(self.sender.beats(has_lease).into_iter().map(|(to, beat)| Command::ToCopy(to, beat)));
         }
         loop {
-            let messages = self.sender.next_items();
+            let messages = self.sender.next_items(now_us);
             if messages.is_empty() {
                 break;
             }

@@ -7,9 +7,13 @@
 //! bytes or none, and there are never more than [`MAX_KEPT_ITEMS`]. A copy that falls behind what is
 //! kept begins again with its files.
 //!
+//! While a message to a copy is on its way, what is appended waits for the next one: until the copy
+//! has acknowledged it, [`MIN_MESSAGE_BYTES`] have gathered, or [`MAX_HOLD_US`] have passed. So a
+//! writer that waits for each of its writes is sent at once, and many writers share messages.
+//!
 //! Only what describes items is kept; their bytes are read again from the files that they are in.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ecotone_control::ids::{Epoch, MemberId};
 
@@ -22,6 +26,11 @@ use crate::stream::{
 
 /// Items that are kept, whatever their bytes: about 128 MiB of memory.
 pub const MAX_KEPT_ITEMS: usize = 1 << 20;
+
+/// So much is worth a message, whatever is on its way.
+pub const MIN_MESSAGE_BYTES: u64 = 64 << 10;
+/// Items wait no longer for others than this after the message before.
+pub const MAX_HOLD_US: u64 = 2_000;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +48,8 @@ struct Follower {
     /// Its files are being completed; what follows is kept from this item on.
     seeding_from: Option<u64>,
     sent: u64,
+    /// When the last items were sent.
+    sent_us: u64,
     received: Position,
     synced: Position,
     cost_sent: u64,
@@ -147,6 +158,7 @@ impl Sender {
             session,
             seeding_from: (resume != Resume::Stream).then_some(at.number),
             sent: at.number,
+            sent_us: 0,
             received: if resume == Resume::Stream { at } else { Position::default() },
             // What it has synced it will say. Until then all that is kept is kept for it.
             synced,
@@ -272,12 +284,46 @@ impl Sender {
         }
     }
 
+    /// Whether something on its way to a copy was not acknowledged yet.
+    fn is_awaited(&self, follower: &Follower) -> bool {
+        let received = if follower.received.epoch == self.epoch { follower.received.number } else { 0 };
+        received < follower.sent
+    }
+
+    /// What flow control counts of all that was not sent to a copy.
+    fn unsent_cost(&self, follower: &Follower) -> u64 {
+        self.cost_behind(Position { epoch: self.epoch, number: follower.sent })
+    }
+
+    /// Whether the item that was appended last is a reason to look at [`next_items`](Self::next_items)
+    /// now. If not, one that was appended before was.
+    pub fn is_due(&self) -> bool {
+        let last = self.last().position.number;
+        self.followers.values().filter(|follower| follower.seeding_from.is_none()).any(|follower| {
+            follower.sent + 1 == last || !self.is_awaited(follower) || self.unsent_cost(follower) >= MIN_MESSAGE_BYTES
+        })
+    }
+
+    /// Whether items wait for others: they are sent within [`MAX_HOLD_US`], if somebody looks.
+    pub fn is_holding(&self, now_us: u64) -> bool {
+        let last = self.last().position.number;
+        let mut followers = self.followers.values().filter(|follower| follower.seeding_from.is_none());
+        followers.any(|follower| follower.sent < last && now_us < follower.sent_us + MAX_HOLD_US)
+    }
+
     /// The next message for each copy that has credit for it. Call it until there is none.
-    pub fn next_items(&mut self) -> Vec<(MemberId, ToCopy)> {
+    pub fn next_items(&mut self, now_us: u64) -> Vec<(MemberId, ToCopy)> {
         let mut messages = Vec::new();
         let first = self.before.0.position.number;
+        let waits = |follower: &Follower| {
+            now_us < follower.sent_us + MAX_HOLD_US
+                && self.is_awaited(follower)
+                && self.unsent_cost(follower) < MIN_MESSAGE_BYTES
+        };
+        let waiting: BTreeSet<MemberId> =
+            self.followers.iter().filter(|(_, follower)| waits(follower)).map(|(member, _)| *member).collect();
         for (member, follower) in &mut self.followers {
-            if follower.seeding_from.is_some() || follower.sent < first {
+            if follower.seeding_from.is_some() || follower.sent < first || waiting.contains(member) {
                 continue;
             }
             let (mut items, mut bytes, mut end_bytes) = (Vec::new(), 0, 0);
@@ -290,7 +336,7 @@ impl Sender {
                     break;
                 }
                 follower.cost_sent += cost;
-                follower.sent = item.position.number;
+                (follower.sent, follower.sent_us) = (item.position.number, now_us);
                 (bytes, end_bytes) = (bytes + cost, *end);
                 items.push(*item);
             }
@@ -377,6 +423,7 @@ mod tests {
     use crate::stream::FileKind;
 
     const COPY: MemberId = MemberId(2);
+    const NOW: u64 = 1_000_000;
     const LIMITS: Limits = Limits { max_lag_bytes: 1_000, max_seed_bytes: 10_000 };
     const WAL: Kind = Kind::Append { file: FileKind::Wal, number: 1, offset: 0 };
 
@@ -437,9 +484,9 @@ mod tests {
         // It greets, waits for too long, greets again; the first session sends two items, which are
         // acknowledged, and then two more, and then the second greeting is answered.
         resume(&mut sender, &greeting(0));
-        assert_eq!(sender.next_items().len(), 1);
+        assert_eq!(sender.next_items(NOW).len(), 1);
         assert!(acknowledge(&mut sender, 2, 4 * cost));
-        assert_eq!(sender.next_items().len(), 1);
+        assert_eq!(sender.next_items(NOW).len(), 1);
         resume(&mut sender, &greeting(0));
         let mut receiver = Receiver::new(end(1, 40), 0, 2 * cost);
         receiver.begin_session(Epoch(3), 1);
@@ -450,7 +497,7 @@ mod tests {
         receiver.end_session();
         receiver.begin_session(Epoch(3), 2);
         for _ in 0..5 {
-            for (_, message) in sender.next_items() {
+            for (_, message) in sender.next_items(NOW) {
                 if let ToCopyBody::Items { items, end_bytes } = message.body {
                     receiver.items(&items, end_bytes).unwrap();
                 }
@@ -464,13 +511,52 @@ mod tests {
     }
 
     #[test]
+    fn items_share_a_message_while_one_is_on_its_way_but_not_for_long() {
+        let limits = Limits { max_lag_bytes: 1 << 30, max_seed_bytes: 1 << 30 };
+        let mut sender = Sender::new(Epoch(3), History::default().and(end(1, 40)), limits);
+        let hello = Hello { credit: 1 << 30, ..hello(end(1, 40)) };
+        assert_eq!(resume(&mut sender, &hello), Some(Resume::Stream));
+        let sent = |sender: &mut Sender, now_us| {
+            let messages = sender.next_items(now_us).into_iter();
+            let items = messages.map(|(_, message)| match message.body {
+                ToCopyBody::Items { items, .. } => items.len(),
+                _ => 0,
+            });
+            items.collect::<Vec<_>>()
+        };
+        // Nothing is on its way: at once.
+        sender.append(WAL, 100, 0);
+        assert!(sender.is_due());
+        assert_eq!(sent(&mut sender, NOW), [1]);
+        assert!(!sender.is_holding(NOW));
+        // The first that waits is a reason to look at the clock, others are not.
+        sender.append(WAL, 100, 0);
+        assert!(sender.is_due());
+        assert_eq!(sent(&mut sender, NOW + 1), []);
+        assert!(sender.is_holding(NOW + 1));
+        sender.append(WAL, 100, 0);
+        assert!(!sender.is_due());
+        // What was acknowledged is on its way no more.
+        assert!(acknowledge(&mut sender, 1, 1 << 30));
+        assert_eq!(sent(&mut sender, NOW + 2), [2]);
+        sender.append(WAL, 100, 0);
+        assert_eq!(sent(&mut sender, NOW + 1 + MAX_HOLD_US), []);
+        assert_eq!(sent(&mut sender, NOW + 2 + MAX_HOLD_US), [1], "nobody has waited longer");
+        // Much is sent at once.
+        sender.append(WAL, 100, 0);
+        sender.append(WAL, MIN_MESSAGE_BYTES, 0);
+        assert!(sender.is_due());
+        assert_eq!(sent(&mut sender, NOW + 3 + MAX_HOLD_US), [2]);
+    }
+
+    #[test]
     fn what_a_copy_lacks_is_kept_within_limits() {
         let mut sender = sender();
         assert_eq!(resume(&mut sender, &hello(end(1, 40))), Some(Resume::Stream));
         for _ in 0..5 {
             sender.append(WAL, 100, 0);
         }
-        assert_eq!(sender.next_items().len(), 1);
+        assert_eq!(sender.next_items(NOW).len(), 1);
         assert!(acknowledge(&mut sender, 3, 100_000));
         assert!(sender.trim().is_empty());
         assert_eq!((sender.kept_bytes(), sender.lag_bytes(COPY)), (200, Some(200)));
@@ -519,7 +605,7 @@ mod tests {
             sender.append(WAL, 100, 0);
             assert!(sender.trim().is_empty());
         }
-        assert!(sender.next_items().is_empty(), "nothing is sent meanwhile");
+        assert!(sender.next_items(NOW).is_empty(), "nothing is sent meanwhile");
         assert_eq!(resume(&mut sender, &hello(seeded)), Some(Resume::Stream));
         for _ in 0..60 {
             sender.append(WAL, 100, 0);
@@ -536,7 +622,7 @@ mod tests {
             sender.append(WAL, 10, 0);
         }
         let sent = |sender: &mut Sender| -> usize {
-            let all = sender.next_items().into_iter().map(|(_, message)| match message.body {
+            let all = sender.next_items(NOW).into_iter().map(|(_, message)| match message.body {
                 ToCopyBody::Items { items, .. } => items.len(),
                 _ => 0,
             });
@@ -565,7 +651,7 @@ mod tests {
                 if step == 0 {
                     told.push(sender.append(WAL, bytes, bytes as u32));
                 }
-                let mut messages: Vec<ToCopy> = sender.next_items().into_iter().map(|(_, message)| message).collect();
+                let mut messages: Vec<ToCopy> = sender.next_items(NOW).into_iter().map(|(_, message)| message).collect();
                 messages.extend(sender.beats(true).into_iter().map(|(_, message)| message));
                 for message in messages.into_iter().filter(|_| arrives) {
                     let result = match message.body {

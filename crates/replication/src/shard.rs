@@ -31,8 +31,10 @@ use ecotone_replica::command::Command;
 use ecotone_replica::commit::{Durability, Level};
 use ecotone_replica::copy::{CopySettings, Found, ShardCopy};
 use ecotone_replica::position::{BootId, Incarnation, Mark, Position};
+use ecotone_replica::primary::Primary;
 use ecotone_replica::promotion::Serving;
 use ecotone_replica::receiver::Sync as SyncStage;
+use ecotone_replica::sender::MAX_HOLD_US;
 use ecotone_replica::stream::{Item, Kind, Resume, ToCopyBody};
 use ecotone_replica::wire::{Message, Parcel, ShardReport};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -49,6 +51,8 @@ use crate::published::{Published, Publisher};
 
 /// Between two looks at a machine to which nothing happens.
 const IDLE_TICK: Duration = Duration::from_millis(100);
+/// The same while items wait for others.
+const MAX_HOLD: Duration = Duration::from_micros(MAX_HOLD_US);
 /// The same while something is under way.
 const BUSY_TICK: Duration = Duration::from_millis(20);
 /// A replica with durability `everysec` syncs so often.
@@ -211,8 +215,11 @@ impl Sink for Shared {
         let Machine { copy, commands } = &mut *machine;
         let position = copy.append(kind, bytes, checksum, commands);
         self.publisher.wrote(position);
+        let is_due = position.is_none() || copy.primary().is_some_and(Primary::is_due) || !commands.is_empty();
         drop(machine);
-        self.inbox.call();
+        if is_due {
+            self.inbox.call();
+        }
         position
     }
 
@@ -500,7 +507,11 @@ impl Drop for Driven {
 impl Thread {
     fn run(mut self) {
         loop {
-            let longest = if self.is_busy() { BUSY_TICK } else { IDLE_TICK };
+            let longest = match (self.is_holding(), self.is_busy()) {
+                (true, _) => MAX_HOLD,
+                (_, true) => BUSY_TICK,
+                _ => IDLE_TICK,
+            };
             let inputs = self.shared.inbox.take(longest);
             let mut stops = false;
             for input in inputs {
@@ -518,6 +529,11 @@ impl Thread {
 
     fn is_busy(&self) -> bool {
         self.is_fetching || self.seeding.is_some() || self.is_opening || self.is_closing
+    }
+
+    /// Items wait for others, not longer than for [`MAX_HOLD`].
+    fn is_holding(&self) -> bool {
+        self.step(|copy, _| copy.primary().is_some_and(|primary| primary.is_holding(now_us())))
     }
 
     /// Steps the machine, without its lock afterwards.
