@@ -84,6 +84,27 @@ struct Growing {
     hasher: Option<Hasher>,
 }
 
+/// What was taken of files that grow and is not written yet: several items become one write.
+#[derive(Default)]
+struct Runs<'a> {
+    files: BTreeMap<FileName, Vec<&'a [u8]>>,
+    /// Where the last of these items leads.
+    reach: Mark,
+}
+
+impl<'a> Runs<'a> {
+    /// Takes bytes that go on where the file ends, with what was taken before.
+    fn join(&mut self, growing: &BTreeMap<FileName, Growing>, file: FileName, offset: u64, bytes: &'a [u8]) -> bool {
+        let Some(growing) = growing.get(&file) else { return false };
+        let before: usize = self.files.get(&file).map_or(0, |parts| parts.iter().map(|part| part.len()).sum());
+        let goes_on = growing.len + before as u64 == offset;
+        if goes_on {
+            self.files.entry(file).or_default().push(bytes);
+        }
+        goes_on
+    }
+}
+
 /// What `synced` says.
 struct Durable {
     slots: Slots,
@@ -400,9 +421,11 @@ impl Directory {
     pub fn apply(&mut self, items: &[(Item, Vec<u8>)]) -> Result<Position> {
         self.check_usable()?;
         self.go_on()?;
-        let taken = items.iter().try_for_each(|(item, bytes)| self.take(item, bytes));
+        let mut runs = Runs::default();
+        let taken = items.iter().try_for_each(|(item, bytes)| self.take(item, bytes, &mut runs));
+        let written = self.write_runs(&mut runs);
         self.record_mark()?;
-        taken?;
+        written.and(taken)?;
         Ok(self.recorded.position)
     }
 
@@ -429,7 +452,7 @@ impl Directory {
         Error::Malformed { path: self.path.clone(), what }
     }
 
-    fn take(&mut self, item: &Item, bytes: &[u8]) -> Result<()> {
+    fn take<'a>(&mut self, item: &Item, bytes: &'a [u8], runs: &mut Runs<'a>) -> Result<()> {
         let (position, taken) = (item.position, self.taken.position);
         if position.epoch == taken.epoch && position.number <= taken.number {
             return Ok(());
@@ -442,6 +465,16 @@ impl Directory {
             return Err(self.malformed(format!("the bytes of an item of {position:?} are damaged")));
         }
         check_kind(item, bytes).map_err(|what| self.malformed(format!("an item of {position:?} {what}")))?;
+        if let Kind::Append { file: kind @ (FileKind::Segment | FileKind::Wal), number, offset } = item.kind
+            && self.opening.is_none()
+            && !self.is_foreign
+            && !begins
+            && runs.join(&self.growing, FileName { kind, number }, offset, bytes)
+        {
+            (runs.reach, self.taken) = (item.mark(), item.mark());
+            return Ok(());
+        }
+        self.write_runs(runs)?;
         if begins {
             self.abandon()?;
             self.opening = Some(Opening::default());
@@ -547,13 +580,51 @@ impl Directory {
             drop(record::set_len(&growing.file, growing.len));
             return Err(Error::io("write", &path, error));
         }
-        growing.len = end;
-        growing.crc = crc32c::crc32c_append(growing.crc, bytes);
-        if let Some(hasher) = &mut growing.hasher {
-            hasher.update(bytes);
+        self.grew(file, &[bytes]);
+        Ok(())
+    }
+
+    /// These bytes are behind what a file had.
+    fn grew(&mut self, file: FileName, parts: &[&[u8]]) {
+        let Some(growing) = self.growing.get_mut(&file) else { return };
+        for bytes in parts {
+            growing.len += bytes.len() as u64;
+            growing.crc = crc32c::crc32c_append(growing.crc, bytes);
+            if let Some(hasher) = &mut growing.hasher {
+                hasher.update(bytes);
+            }
         }
         let dirty = if file.kind == FileKind::Segment { &mut self.dirty_segments } else { &mut self.dirty_wals };
         dirty.entry(file).or_insert_with(|| Arc::clone(&growing.file));
+    }
+
+    /// Writes what was taken of files that grow, each at once, or changes nothing.
+    fn write_runs(&mut self, runs: &mut Runs<'_>) -> Result<()> {
+        let Runs { files, reach } = std::mem::take(runs);
+        if files.is_empty() {
+            return Ok(());
+        }
+        let growing = |file: &FileName| self.growing.get(file).map(|growing| (&growing.file, growing.len));
+        let written = files.iter().try_for_each(|(file, parts)| {
+            let Some((opened, len)) = growing(file) else { return Ok(()) };
+            let written = match parts.as_slice() {
+                [bytes] => record::write_at(opened, bytes, len),
+                parts => record::write_at(opened, &parts.concat(), len),
+            };
+            written.map_err(|error| Error::io("write", &path_of(&self.path, *file), error))
+        });
+        if let Err(error) = written {
+            // What was written is behind what counts, and is cut off where that works.
+            for (opened, len) in files.keys().filter_map(growing) {
+                drop(record::set_len(opened, len));
+            }
+            self.taken = self.reached;
+            return Err(error);
+        }
+        for (file, parts) in &files {
+            self.grew(*file, parts);
+        }
+        (self.reached, self.is_unrecorded) = (reach, true);
         Ok(())
     }
 
