@@ -27,6 +27,30 @@ pub trait WriteTap: Send + Sync {
     /// An error fails the operation: who made the change is told that it did not happen, though it
     /// did. The file may then hold bytes that the tap has refused; nobody writes to that file again.
     fn record(&self, event: TapEvent<'_>) -> io::Result<()>;
+
+    /// Whether [`copied`](Self::copied) is of use to it.
+    fn follows_copies(&self) -> bool {
+        false
+    }
+
+    /// Of the bytes of `path` that are recorded next as appended, these are copies, in the order of
+    /// their offsets. Called only if it [follows them](Self::follows_copies). Nothing fails where
+    /// that is not said, or said of bytes that are never appended.
+    fn copied(&self, _path: &Path, _ranges: &[CopiedRange]) {}
+}
+
+/// Bytes of a file that are the same as bytes of another file, from which they were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopiedRange {
+    /// Where they begin.
+    pub offset: u64,
+    /// How many they are.
+    pub len: u64,
+    /// The number of the other file. It lies beside the first one, and is called as that is but for
+    /// its number.
+    pub from: u64,
+    /// Where they begin there.
+    pub from_offset: u64,
 }
 
 /// One change of the file system. Paths are as they were given, before any remap; lengths are in bytes.
@@ -149,6 +173,21 @@ impl Tap {
     #[inline]
     pub fn tell(&self, event: TapEvent<'_>) -> io::Result<()> {
         self.0.as_ref().map_or(Ok(()), |tap| tap.record(event))
+    }
+
+    /// Whether somebody wants to know what is a copy of what.
+    #[must_use]
+    pub fn follows_copies(&self) -> bool {
+        self.0.as_ref().is_some_and(|tap| tap.follows_copies())
+    }
+
+    /// Tells what of the bytes that are appended next is a copy.
+    pub fn copied(&self, path: &Path, ranges: &[CopiedRange]) {
+        if let Some(tap) = &self.0
+            && !ranges.is_empty()
+        {
+            tap.copied(path, ranges);
+        }
     }
 }
 

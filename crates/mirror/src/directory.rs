@@ -6,6 +6,9 @@
 //! live short are so never fetched. D can be opened at any time with what it shows: an older
 //! MANIFEST, with all WALs that are not deleted yet, holds the same data.
 //!
+//! Segments that GC has written are made here of what they were copied from, where the stream says
+//! how ([`crate::collecting`]); that takes its time, and is of the file side.
+//!
 //! The first items of an epoch, up to its first `CURRENT`, are its **opening**: they are held in
 //! memory, then what they name and D lacks is fetched, and then D is [switched](crate::opening) to
 //! the new epoch, all at once. Until then it is exactly what it was in the old one.
@@ -47,15 +50,17 @@ use parking_lot::Mutex;
 
 pub use ecotone_replica::copy::Found;
 
+pub use crate::collecting::CollectJob;
 pub use crate::fetched::{Want, check_fetched};
 
 use crate::catalog::{Catalog, Hasher, hash_file};
+use crate::collecting::making_path;
 use crate::error::{Error, Result};
 use crate::fetched::{checked_path, fetched_in, remove_fetched, temporary_in};
 use crate::files::{crc_of, create, cut, files_in, holds, len_of, make_parent, open, put_current, put_store};
 use crate::names::{self, FileName, beside, path_of};
 use crate::opening::{self, Opening};
-use crate::pending::{self, Pending};
+use crate::pending::{self, Absent, Pending};
 use crate::record::{self, FileState, LogState, MAX_OPEN_FILES, SYNCED_FILE, Slots, Synced, Tail};
 use crate::seed::{self, Built, Offer, OfferedFile};
 use crate::switch;
@@ -780,8 +785,8 @@ impl Directory {
             self.queue.clear();
             self.queue_bytes = 0;
             self.taken = self.reached;
-            let absent: Vec<_> = self.pending.absent().into_iter().map(|(file, content, _)| (file, content)).collect();
-            let is_wanted = |want: &Want| absent.contains(&(want.file, want.content));
+            let absent = self.pending.absent();
+            let is_wanted = |want: &Want| absent.iter().any(|it| (it.file, it.content) == (want.file, want.content));
             remove_fetched(&self.path, is_wanted)?;
         }
         Ok(())
@@ -795,8 +800,37 @@ impl Directory {
         }
         let is_long = self.pending.entries().len() >= LONG_PENDING_ITEMS;
         let is_due = |since_us: u64| is_long || now_us >= since_us + FETCH_DELAY_US;
-        let absent = self.pending.absent().into_iter().filter(|(_, _, since_us)| is_due(*since_us));
-        absent.map(|(file, content, _)| Want { file, content }).take(MAX_WANTS).collect()
+        let absent = self.pending.absent().into_iter();
+        let absent = absent.filter(|it| it.made_by.is_none() && is_due(it.since_us) && self.may_be_placed(it));
+        absent.map(|it| Want { file: it.file, content: it.content }).take(MAX_WANTS).collect()
+    }
+
+    /// The first segment that this copy is to make of others that it has.
+    ///
+    /// # Errors
+    ///
+    /// As [`apply`](Self::apply).
+    pub fn to_collect(&self) -> Result<Option<CollectJob>> {
+        if self.is_opened || self.is_foreign || self.opening.is_some() || self.has_failed() {
+            return Ok(None);
+        }
+        let made_by = |it: Absent| Some((it, self.pending.entries().get(it.made_by?)?));
+        let mut absent = self.pending.absent().into_iter().filter(|it| self.may_be_placed(it));
+        let Some((it, entry)) = absent.find_map(made_by) else { return Ok(None) };
+        let want = Want { file: it.file, content: it.content };
+        let (recipe, temporary) = (self.pending.bytes_of(entry)?, self.temporary(&want));
+        Ok(Some(CollectJob { directory: self.path.clone(), want, recipe, temporary }))
+    }
+
+    /// Whether the file may take its place. Not that of one that is appended to, unless it is durable
+    /// that nothing more is: after a loss of power the same bytes would be appended once more.
+    fn may_be_placed(&self, it: &Absent) -> bool {
+        it.position <= self.synced || !self.growing.contains_key(&it.file)
+    }
+
+    /// It cannot be made of what is here: from now on it is among the [`wants`](Self::wants).
+    pub fn not_collected(&mut self, want: &Want) {
+        self.pending.refuse(want.file, want.content);
     }
 
     /// Where a fetch writes.
@@ -824,8 +858,13 @@ impl Directory {
             self.go_on()?;
             return Ok(self.recorded.position);
         }
-        let is_wanted =
-            self.pending.absent().iter().any(|(file, content, _)| (*file, *content) == (want.file, want.content));
+        let absent = self.pending.absent();
+        let wanted = absent.iter().find(|it| (it.file, it.content) == (want.file, want.content));
+        if wanted.is_some_and(|it| !self.may_be_placed(it)) {
+            // It is asked for again, once it may.
+            return Ok(self.recorded.position);
+        }
+        let is_wanted = wanted.is_some();
         // What was damaged here is fetched to repair it.
         let is_repair =
             !self.growing.contains_key(&want.file) && self.catalog.lock().get(want.file) == Some(want.content);
@@ -998,6 +1037,9 @@ impl Directory {
                 let temporary = temporary_in(&fetched_in(&self.path), &Want { file, content });
                 record::remove_file(&checked_path(&temporary))?;
                 record::remove_file(&temporary)?;
+                if let Kind::Collect { .. } = entry.item.kind {
+                    record::remove_file(&making_path(&temporary))?;
+                }
             }
         }
         self.pending.drop_first(done);

@@ -6,15 +6,18 @@
 //! checksums of its logs.
 
 pub mod catalog;
+pub mod collecting;
 pub mod directory;
 pub mod error;
 mod fetched;
 mod files;
+mod instructions;
 mod kept;
 mod logs;
 pub mod names;
 mod opening;
 pub mod pending;
+pub mod recipe;
 pub mod record;
 pub mod seed;
 pub mod source;

@@ -1,5 +1,5 @@
 //! What a copy has taken and its files do not show yet: MANIFEST bytes, `CURRENT`, finished files
-//! that may not be here, deletions. In `D.copy/pending-START`, appended to:
+//! that may not be here, or are to be made here, deletions. In `D.copy/pending-START`, appended to:
 //!
 //! ```text
 //!  +-----+--------+------+-------+
@@ -50,6 +50,21 @@ pub(crate) struct Entry {
     pub is_present: bool,
     /// When it was first seen.
     pub since_us: u64,
+    /// This copy cannot make it, though it was told how.
+    is_refused: bool,
+}
+
+/// A file that is finished and not here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Absent {
+    pub file: FileName,
+    pub content: ContentId,
+    /// Since when it is wanted.
+    pub since_us: u64,
+    /// Where the stream says so.
+    pub position: Position,
+    /// It is to be made here, by the entry of this index.
+    pub made_by: Option<usize>,
 }
 
 impl Entry {
@@ -63,7 +78,7 @@ impl Entry {
     }
 }
 
-/// What an item says is finished. What GC makes is fetched as well.
+/// What an item says is finished. What GC makes is fetched as well, where it cannot be made here.
 pub(crate) fn finished_by(item: &Item) -> Option<(FileName, ContentId)> {
     match item.kind {
         Kind::Finished { file, number, content } => Some((FileName { kind: file, number }, content)),
@@ -138,7 +153,7 @@ impl Pending {
             let bytes_at = entry_end - bytes.len() as u64;
             let is_present = finished_by(&item).is_none();
             self.absent += usize::from(!is_present);
-            entries.push_back(Entry { item, bytes_at, end: entry_end, is_present, since_us: 0 });
+            entries.push_back(Entry { item, bytes_at, end: entry_end, is_present, since_us: 0, is_refused: false });
         }
         (self.entries, self.end) = (entries, end);
         Ok(())
@@ -186,7 +201,8 @@ impl Pending {
         self.end += entry.len() as u64;
         let bytes_at = self.end - bytes.len() as u64;
         self.absent += usize::from(!is_present);
-        self.entries.push_back(Entry { item: *item, bytes_at, end: self.end, is_present, since_us: now_us });
+        let (end, since_us) = (self.end, now_us);
+        self.entries.push_back(Entry { item: *item, bytes_at, end, is_present, since_us, is_refused: false });
         Ok(())
     }
 
@@ -238,25 +254,33 @@ impl Pending {
         ready
     }
 
-    /// What is not here and is not deleted again, in order, with the time since when it is wanted.
-    pub fn absent(&self) -> Vec<(FileName, ContentId, u64)> {
+    /// What is not here and is not deleted again, in order.
+    pub fn absent(&self) -> Vec<Absent> {
         if self.absent == 0 {
             return Vec::new();
         }
         let mut deleted = HashMap::new();
         let mut absent = Vec::with_capacity(self.absent);
-        for entry in self.entries.iter().rev() {
+        for (at, entry) in self.entries.iter().enumerate().rev() {
             if let Some(file) = entry.deleted() {
                 deleted.insert(file, ());
             }
             if let (false, Some((file, content))) = (entry.is_present, entry.finished())
                 && !deleted.contains_key(&file)
             {
-                absent.push((file, content, entry.since_us));
+                let is_made = matches!(entry.item.kind, Kind::Collect { .. }) && !entry.is_refused;
+                let (since_us, position) = (entry.since_us, entry.item.position);
+                absent.push(Absent { file, content, since_us, position, made_by: is_made.then_some(at) });
             }
         }
         absent.reverse();
         absent
+    }
+
+    /// This copy cannot make the file.
+    pub fn refuse(&mut self, file: FileName, content: ContentId) {
+        let of_it = self.entries.iter_mut().filter(|entry| entry.finished() == Some((file, content)));
+        of_it.for_each(|entry| entry.is_refused = true);
     }
 
     /// The first entries are done.

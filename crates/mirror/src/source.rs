@@ -7,6 +7,7 @@
 //! | a MANIFEST is synced | `Append` of what is durable of it and was not in an item yet |
 //! | `CURRENT` or `STORE` is renamed into place | `Put`, with its content |
 //! | a table is closed, or renamed or linked into the directory; a segment is sealed | `Finished` |
+//! | a segment is sealed of which it is known of what others it is made | `Collect`, in place of `Append` and `Finished` |
 //! | a WAL, MANIFEST, segment or finished table is removed | `Delete` |
 //! | a WAL or segment is synced | `Sync`, at most one in [`MIN_SYNC_DISTANCE`] |
 //!
@@ -16,8 +17,8 @@
 //!
 //! - Items are in an order in which what they name is there before they come: who changes a file
 //!   is kept until its item is in the stream, so what happens after it comes after it.
-//! - Bytes are in memory only while they pass, but for those of `Put`: the bytes of an item are
-//!   read from the file, which stays under another name until no copy needs them
+//! - Bytes are in memory only while they pass, but for those of `Put` and `Collect`: the bytes of an
+//!   item are read from the file, which stays under another name until no copy needs them
 //!   ([`KeptFiles`]). A file may be longer than what was appended; a read ends where its item ends.
 //! - The tap fails no operation, and waits for nobody.
 //! - Once the sink takes no item nothing more is kept, and it is not asked again: a stream has no
@@ -45,13 +46,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ecotone_io::tap::{TapEvent, WriteTap};
+use ecotone_io::tap::{CopiedRange, TapEvent, WriteTap};
 use ecotone_replica::position::{Mark, Position};
 use ecotone_replica::stream::{ContentId, FileKind, Item, Kind};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::catalog::{Catalog, Hasher, hash_file};
 use crate::error::{Error, Result};
+use crate::instructions::{Instructions, Piece};
 use crate::kept::{KeptFiles, Link};
 use crate::names::{FileName, VALUES_DIRECTORY, named_by_current, parse, path_of};
 use crate::seed::{Offer, OfferedFile};
@@ -102,6 +104,12 @@ struct Passing {
     is_rewritten: bool,
     /// So many bytes are on the device.
     synced: u64,
+    /// Of a segment: how to make what of it is held back, if that may be of use.
+    instructions: Option<Instructions>,
+    /// It was of no use before.
+    is_sent_as_bytes: bool,
+    /// The file is complete.
+    is_closed: bool,
 }
 
 struct Contents {
@@ -123,7 +131,7 @@ struct State {
     gone: HashMap<FileName, (u64, Arc<Link>)>,
     /// Files of which no further items come, and that items name.
     ended: Vec<FileName>,
-    /// The bytes of `Put` items.
+    /// The bytes of `Put` and `Collect` items.
     puts: VecDeque<(u64, Arc<[u8]>)>,
     /// No copy needs items before.
     first_kept: u64,
@@ -343,10 +351,11 @@ impl Source {
             }
             Kind::Put { file, number } => {
                 let file = FileName { kind: file, number };
-                let state = self.state.lock();
-                let at = state.puts.binary_search_by_key(&item.position.number, |(number, _)| *number);
-                let at = at.map_err(|_| Error::Missing { file })?;
-                (file, state.puts[at].1.to_vec())
+                (file, self.put_bytes(file, item)?)
+            }
+            Kind::Collect { number, .. } => {
+                let file = FileName { kind: FileKind::Segment, number };
+                (file, self.put_bytes(file, item)?)
             }
             _ => return Ok(Vec::new()),
         };
@@ -354,6 +363,13 @@ impl Source {
             return Err(Error::Mismatch { file, what: "its bytes have changed since they were appended".into() });
         }
         Ok(bytes)
+    }
+
+    fn put_bytes(&self, file: FileName, item: &Item) -> Result<Vec<u8>> {
+        let state = self.state.lock();
+        let at = state.puts.binary_search_by_key(&item.position.number, |(number, _)| *number);
+        let at = at.map_err(|_| Error::Missing { file })?;
+        Ok(state.puts[at].1.to_vec())
     }
 
     fn appended_bytes(&self, file: FileName, offset: u64, len: u64) -> Result<Vec<u8>> {
@@ -552,8 +568,8 @@ impl Source {
     }
 
     fn appended(&self, file: FileName, offset: u64, bytes: &[u8]) {
-        if file.is_finished_once() {
-            self.passed(file, offset, bytes);
+        if file.is_finished_once() && self.passed(file, offset, bytes) {
+            return;
         }
         match file.kind {
             FileKind::Segment => {
@@ -563,14 +579,7 @@ impl Source {
                     at += piece.len() as u64;
                 }
             }
-            FileKind::Wal => {
-                let mut at = offset;
-                for piece in bytes.chunks(MAX_ITEM_BYTES) {
-                    let checksum = crc32c::crc32c(piece);
-                    self.append(self.lock(), file, at, piece.len() as u64, checksum);
-                    at += piece.len() as u64;
-                }
-            }
+            FileKind::Wal => Piece::all(offset, bytes).for_each(|piece| self.append_piece(file, piece)),
             FileKind::Manifest => {
                 // Its bytes wait for the sync. What is written over was synced before.
                 let state = self.lock();
@@ -582,8 +591,8 @@ impl Source {
         }
     }
 
-    /// Bytes were written to a file that will be finished.
-    fn passed(&self, file: FileName, offset: u64, bytes: &[u8]) {
+    /// Bytes were written to a file that will be finished. Whether they are held back.
+    fn passed(&self, file: FileName, offset: u64, bytes: &[u8]) -> bool {
         let passing = self.passing.lock().entry(file).or_default().clone();
         let passing = &mut *passing.lock();
         if passing.hasher.bytes() == offset {
@@ -591,6 +600,25 @@ impl Source {
         } else {
             passing.is_rewritten = true;
         }
+        let Some(instructions) = &mut passing.instructions else { return false };
+        if !passing.is_rewritten && instructions.hold(offset, bytes) {
+            return true;
+        }
+        passing.is_sent_as_bytes = true;
+        self.let_go(file, passing);
+        passing.instructions = None;
+        false
+    }
+
+    /// What is held back of a file goes into the stream as bytes. Under the lock of the file, so that
+    /// whoever finds nothing held back finds it there.
+    fn let_go(&self, file: FileName, passing: &mut Passing) {
+        let held = passing.instructions.as_mut().map(Instructions::let_go).unwrap_or_default();
+        held.into_iter().for_each(|piece| self.append_piece(file, piece));
+    }
+
+    fn append_piece(&self, file: FileName, piece: Piece) {
+        self.append(self.lock(), file, piece.offset, piece.len, piece.checksum);
     }
 
     /// The state, in which all that was appended is in the stream.
@@ -688,6 +716,7 @@ impl Source {
             let passing = self.passing.lock().get(&file).cloned();
             if let Some(passing) = passing {
                 let passing = &mut *passing.lock();
+                self.let_go(file, passing);
                 passing.is_rewritten |= passing.hasher.bytes() != len;
             }
         }
@@ -722,10 +751,14 @@ impl Source {
             FileKind::Manifest => self.manifest_synced(file, len),
             FileKind::Table | FileKind::Segment => {
                 let passing = self.passing.lock().get(&file).cloned();
-                if let Some(passing) = passing {
+                let is_passing = passing.is_some_and(|passing| {
                     let passing = &mut *passing.lock();
                     passing.synced = passing.synced.max(len);
-                } else {
+                    // A table may refer to it from now on.
+                    self.let_go(file, passing);
+                    !passing.is_closed
+                });
+                if !is_passing {
                     self.settle(file, len);
                 }
             }
@@ -768,16 +801,30 @@ impl Source {
             state.end(file);
             return self.release(state);
         }
-        let Some(passing) = self.passing.lock().remove(&file) else {
+        let passing = self.passing.lock().get(&file).cloned();
+        let Some(passing) = passing else {
             return self.finished_unseen(file, len);
         };
-        let Passing { hasher, is_rewritten, synced } = std::mem::take(&mut *passing.lock());
-        if is_rewritten || hasher.bytes() != len {
+        self.closed_passing(file, len, &mut passing.lock());
+        self.passing.lock().remove(&file);
+    }
+
+    /// The same of a file whose bytes passed. Its lock is held until all of it is in the stream.
+    fn closed_passing(&self, file: FileName, len: u64, passing: &mut Passing) {
+        passing.is_closed = true;
+        let hasher = std::mem::take(&mut passing.hasher);
+        if passing.is_rewritten || hasher.bytes() != len {
+            self.let_go(file, passing);
             return self.finished_unseen(file, len);
         }
         let content = hasher.finish();
-        self.remember(file, content, synced);
-        self.finished(file, content);
+        self.remember(file, content, passing.synced);
+        let recipe = passing.instructions.as_mut().and_then(Instructions::finish);
+        if recipe.is_none() {
+            self.let_go(file, passing);
+        }
+        self.finished_by(file, content, recipe);
+        passing.instructions = None;
     }
 
     /// The file is complete, and its bytes did not pass.
@@ -802,6 +849,11 @@ impl Source {
     }
 
     fn finished(&self, file: FileName, content: ContentId) {
+        self.finished_by(file, content, None);
+    }
+
+    /// With a recipe, copies are to make what is not in the stream.
+    fn finished_by(&self, file: FileName, content: ContentId, recipe: Option<Vec<u8>>) {
         let mut state = self.lock();
         let is_opening = !state.is_opened && !state.is_over;
         let known = state.files.entry(file).or_insert_with(Known::new);
@@ -824,7 +876,14 @@ impl Source {
             let cut = Kind::Truncate { file: file.kind, number: file.number, len: content.len };
             state.emit_bare(&*self.sink, cut);
         }
-        let item = state.emit(&*self.sink, Kind::Finished { file: file.kind, number: file.number, content }, 0, 0);
+        let item = if let Some(recipe) = recipe {
+            let kind = Kind::Collect { content, number: file.number };
+            let item = state.emit(&*self.sink, kind, recipe.len() as u64, crc32c::crc32c(&recipe));
+            state.puts.extend(item.map(|item| (item, recipe.into())));
+            item
+        } else {
+            state.emit(&*self.sink, Kind::Finished { file: file.kind, number: file.number, content }, 0, 0)
+        };
         if let (true, Some(item), Some(known)) = (is_kept, item, state.files.get_mut(&file)) {
             known.last_item = item;
         }
@@ -954,6 +1013,20 @@ impl Contents {
 }
 
 impl WriteTap for Source {
+    fn follows_copies(&self) -> bool {
+        true
+    }
+
+    fn copied(&self, path: &Path, ranges: &[CopiedRange]) {
+        let file = parse(&self.directory, path).filter(|file| file.kind == FileKind::Segment);
+        let Some(passing) = file.and_then(|file| self.passing.lock().get(&file).cloned()) else { return };
+        let passing = &mut *passing.lock();
+        if !passing.is_sent_as_bytes && !passing.is_rewritten {
+            let base = passing.hasher.bytes();
+            passing.instructions.get_or_insert_with(|| Instructions::new(base)).copied(ranges);
+        }
+    }
+
     fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
         let named = |path| parse(&self.directory, path);
         match event {

@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ecotone_control::ids::Epoch;
-use ecotone_io::tap::{TapEvent, WriteTap};
+use ecotone_io::tap::{CopiedRange, TapEvent, WriteTap};
 use ecotone_mirror::catalog::Catalog;
 use ecotone_mirror::error::Error;
 use ecotone_mirror::names::{FileName, beside};
+use ecotone_mirror::recipe::{Recipe, Step, spared_bytes};
 use ecotone_mirror::source::{MAX_ITEM_BYTES, MIN_SYNC_DISTANCE, Sink, Source};
 use ecotone_replica::position::{Mark, Position};
 use ecotone_replica::stream::{ContentId, FileKind, Item, Kind};
@@ -96,6 +97,12 @@ impl Primary {
         let path = self.path(name);
         OpenOptions::new().write(true).open(&path).unwrap().write_all_at(bytes, offset).unwrap();
         self.tell(TapEvent::Appended { path: &path, offset, bytes });
+    }
+
+    /// Of what is appended next, this is a copy.
+    fn copied(&self, name: &str, ranges: &[CopiedRange]) {
+        assert!(self.source.follows_copies());
+        self.source.copied(&self.path(name), ranges);
     }
 
     fn append(&self, name: &str, bytes: &[u8]) {
@@ -440,6 +447,62 @@ fn values_are_one_item_up_to_what_names_them() {
     assert_eq!(primary.bytes_of(kinds[0]).unwrap(), first);
     assert_eq!(primary.bytes_of(kinds[1]).unwrap(), [second, b"value"].concat());
     assert_eq!(primary.bytes_of(kinds[2]).unwrap(), b"other");
+}
+
+#[test]
+fn of_a_segment_that_is_made_of_others_it_is_said_how_when_it_is_sealed() {
+    let primary = Primary::new();
+    let values = varied(3000);
+    primary.make("values/000001.segment", &values);
+    let before = primary.kinds().len();
+    let range = |offset, len, from_offset| CopiedRange { offset, len, from: 1, from_offset };
+    primary.create("values/000002.segment");
+    primary.append("values/000002.segment", b"header");
+    primary.copied("values/000002.segment", &[range(6, 1000, 500)]);
+    primary.append("values/000002.segment", &values[500..1500]);
+    primary.close("values/000002.segment");
+    let whole = [b"header", &values[500..1500]].concat();
+    let collect = Kind::Collect { number: 2, content: content(&whole) };
+    assert_eq!(primary.kinds()[before..], [append(Segment, 2, 0), collect]);
+    let item = *primary.items().last().unwrap();
+    let recipe = primary.source.read(&item).unwrap();
+    let steps = vec![Step::Copy { segment: 1, offset: 500, len: 1000 }];
+    assert_eq!(Recipe::decode(&recipe, 1006), Ok(Recipe { base: 6, steps }));
+    assert!(primary.source.open_finished(named(Segment, 2)).unwrap().is_some(), "who cannot make it asks for it");
+    primary.trim_all();
+    assert!(matches!(primary.source.read(&item), Err(Error::Missing { .. })));
+}
+
+#[test]
+fn what_is_held_back_of_a_segment_is_bytes_before_a_sync_of_it_is_over() {
+    let primary = Primary::new();
+    let values = varied(3000);
+    primary.make("values/000001.segment", &values);
+    let before = primary.kinds().len();
+    let range = |offset, len, from_offset| CopiedRange { offset, len, from: 1, from_offset };
+    primary.create("values/000002.segment");
+    primary.copied("values/000002.segment", &[range(0, 1000, 500)]);
+    primary.append("values/000002.segment", &values[500..1500]);
+    assert!(primary.kinds()[before..].is_empty());
+    primary.sync("values/000002.segment");
+    assert_eq!(primary.kinds()[before], append(Segment, 2, 0));
+    // It goes on behind that.
+    primary.copied("values/000002.segment", &[range(1000, 800, 0)]);
+    primary.append("values/000002.segment", &values[..800]);
+    primary.close("values/000002.segment");
+    let whole = [&values[500..1500], &values[..800]].concat();
+    let item = *primary.items().last().unwrap();
+    assert_eq!(item.kind, Kind::Collect { number: 2, content: content(&whole) });
+    let recipe = primary.source.read(&item).unwrap();
+    let steps = vec![Step::Copy { segment: 1, offset: 0, len: 800 }];
+    assert_eq!(Recipe::decode(&recipe, 1800), Ok(Recipe { base: 1000, steps }));
+    // One that is removed before anybody referred to it, of which nothing was sent.
+    let before = primary.kinds().len();
+    primary.create("values/000003.segment");
+    primary.copied("values/000003.segment", &[range(0, 1000, 500)]);
+    primary.append("values/000003.segment", &values[500..1500]);
+    primary.delete("values/000003.segment");
+    assert_eq!(primary.kinds()[before..], []);
 }
 
 #[test]
@@ -856,6 +919,7 @@ enum Change {
     ToSegment { which: usize, bytes: usize },
     Seal { which: usize },
     RemoveSegment { which: usize },
+    Gc { which: usize, record: usize, count: usize, own: usize, syncs: usize },
     NewTable { bytes: usize, piece: usize, is_rewritten: bool },
     FromJob { bytes: usize },
     RemoveTable { which: usize },
@@ -879,6 +943,8 @@ fn change() -> impl Strategy<Value = Change> {
         8 => (which(), bytes()).prop_map(|(which, bytes)| Change::ToSegment { which, bytes }),
         2 => which().prop_map(|which| Change::Seal { which }),
         1 => which().prop_map(|which| Change::RemoveSegment { which }),
+        3 => (which(), 1..2000_usize, 1..400_usize, 1..9_usize, 1..600_usize)
+            .prop_map(|(which, record, count, own, syncs)| Change::Gc { which, record, count, own, syncs }),
         3 => (bytes(), bytes(), any::<bool>())
             .prop_map(|(bytes, piece, is_rewritten)| Change::NewTable { bytes, piece, is_rewritten }),
         1 => bytes().prop_map(|bytes| Change::FromJob { bytes }),
@@ -901,6 +967,23 @@ struct Replayed {
 }
 
 impl Replayed {
+    /// The segment that a recipe makes.
+    fn make(&self, number: u64, recipe: &[u8], len: u64) -> Vec<u8> {
+        let recipe = Recipe::decode(recipe, len).unwrap();
+        let before = self.files.get(&named(Segment, number)).cloned().unwrap_or_default();
+        assert_eq!(before.len() as u64, recipe.base, "what travelled as bytes");
+        recipe.steps.iter().fold(before, |mut made, step| {
+            match step {
+                Step::Bytes(bytes) => made.extend_from_slice(bytes),
+                Step::Copy { segment, offset, len } => {
+                    let from = &self.files[&named(Segment, (*segment).into())];
+                    made.extend_from_slice(&from[*offset as usize..(offset + len) as usize]);
+                }
+            }
+            made
+        })
+    }
+
     fn new() -> Self {
         Self { files: BTreeMap::new(), unfetched: BTreeSet::new(), next: 0, before: Stream::begin() }
     }
@@ -944,8 +1027,14 @@ impl Replayed {
                     let was_fetched = self.files.remove(&file).is_some();
                     assert!(was_fetched != self.unfetched.remove(&file), "{item:?}");
                 }
+                Kind::Collect { number, content: expected } => {
+                    let made = self.make(number, &bytes, expected.len);
+                    assert_eq!(content(&made), expected);
+                    assert!(spared_bytes(&bytes, expected.len) >= 3 * bytes.len() as u64, "it is worth it");
+                    self.files.insert(named(Segment, number), made);
+                }
                 Kind::Sync => (),
-                Kind::Collect { .. } | Kind::Clock { .. } => panic!("{item:?}"),
+                Kind::Clock { .. } => panic!("{item:?}"),
             }
         }
     }
@@ -1023,6 +1112,35 @@ impl Model {
         len
     }
 
+    /// Records of a segment are copied to another one, but for one in `own`, and it is synced after
+    /// every few.
+    fn collect(&mut self, from: u64, record: usize, count: usize, own: usize, syncs: usize) {
+        let source = self.files[&named(Segment, from)].clone();
+        let number = self.number();
+        let name = Self::name(Segment, number);
+        self.primary.create(&name);
+        self.append(Segment, number, 32);
+        for at in 0..count {
+            let offset = self.files[&named(Segment, number)].len() as u64;
+            let begin = (at * 7919 * record) % source.len();
+            let bytes = if at % own == own - 1 {
+                self.bytes(record)
+            } else {
+                let bytes = source[begin..source.len().min(begin + record)].to_vec();
+                let (len, from_offset) = (bytes.len() as u64, begin as u64);
+                self.primary.copied(&name, &[CopiedRange { offset, len, from, from_offset }]);
+                bytes
+            };
+            self.primary.write(&name, offset, &bytes);
+            self.files.entry(named(Segment, number)).or_default().extend(bytes);
+            if at % syncs == syncs - 1 {
+                self.primary.sync(&name);
+            }
+        }
+        self.end(Segment, number);
+        self.sealed_segments.push(number);
+    }
+
     fn remove(&mut self, kind: FileKind, number: u64) {
         self.files.remove(&named(kind, number));
         self.primary.delete(&Self::name(kind, number));
@@ -1089,6 +1207,11 @@ impl Model {
                 if let Some(at) = pick(&self.sealed_segments, which) {
                     let number = self.sealed_segments.remove(at);
                     self.remove(Segment, number);
+                }
+            }
+            Change::Gc { which, record, count, own, syncs } => {
+                if let Some(at) = pick(&self.sealed_segments, which) {
+                    self.collect(self.sealed_segments[at], record, count, own, syncs);
                 }
             }
             Change::NewTable { bytes, piece, is_rewritten } => {

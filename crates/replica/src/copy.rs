@@ -465,7 +465,7 @@ impl ShardCopy {
         }
     }
 
-    /// What a GC instruction makes is there and durable.
+    /// What a GC instruction makes is there and durable, or the directory sees to what waits for it.
     pub fn collected(&mut self, position: Position, out: &mut Vec<Command>) {
         self.receiver.collected(position);
         self.hand_over_items(out);

@@ -200,7 +200,8 @@ impl Receiver {
     }
 
     /// What a GC instruction makes is there, verified and durable: copied here, or fetched where
-    /// that was not possible.
+    /// that was not possible. Or the directory has written it down, and itself keeps edits that may
+    /// name it out of force until it is.
     pub fn collected(&mut self, position: Position) {
         self.collecting.remove(&position.number);
     }

@@ -89,8 +89,9 @@ pub enum Kind {
         /// Its number.
         number: u64,
     },
-    /// GC moved values: the copy makes the same segment from what it has. It may take its time; no
-    /// later edit of the MANIFEST is applied before the segment is there, verified and durable.
+    /// GC moved values, and the segment is finished: the copy makes the same one from what it has, as
+    /// the bytes say. It may take its time; no later edit of the MANIFEST is in force before the
+    /// segment is there, verified and durable.
     Collect {
         /// The segment that results.
         content: ContentId,

@@ -23,7 +23,9 @@ use std::time::{Duration, Instant};
 use ecotone_control::ids::{Epoch, MemberId, ShardId};
 use ecotone_control::map::Shard;
 use ecotone_mirror::directory::{Directory, SyncDone, Want, check_fetched};
+use ecotone_mirror::error::Error as MirrorError;
 use ecotone_mirror::names::FileName;
+use ecotone_mirror::recipe::spared_bytes;
 use ecotone_mirror::record;
 use ecotone_mirror::seed::{Building, Built, Listing, Offer};
 use ecotone_mirror::source::{Sink, Source};
@@ -90,6 +92,8 @@ pub(crate) enum Input {
     Closed(Result<()>),
     SyncEnded(Result<Option<SyncDone>>),
     Fetched(Want, Result<bool>),
+    /// A segment was made of others.
+    Made(Want, Result<()>),
     Seeded {
         session: u64,
         built: Result<Box<Built>>,
@@ -169,6 +173,7 @@ pub(crate) struct Shared {
     is_over: AtomicBool,
     bytes_applied: AtomicU64,
     bytes_sent: AtomicU64,
+    bytes_spared: AtomicU64,
 }
 
 /// What a shard's thread says of itself, after each look.
@@ -207,6 +212,8 @@ pub struct Facts {
     pub bytes_applied: u64,
     /// Bytes of the stream that were sent, to all copies together.
     pub bytes_sent: u64,
+    /// Bytes of segments that were not sent, as copies make them of what they have.
+    pub bytes_spared: u64,
 }
 
 impl Sink for Shared {
@@ -311,6 +318,7 @@ impl Shared {
         let mut facts = self.facts.lock().clone();
         facts.bytes_applied = self.bytes_applied.load(Ordering::Relaxed);
         facts.bytes_sent = self.bytes_sent.load(Ordering::Relaxed);
+        facts.bytes_spared = self.bytes_spared.load(Ordering::Relaxed);
         facts
     }
 
@@ -394,6 +402,9 @@ struct Thread {
     /// A fetch is under way.
     is_fetching: bool,
     fetch_again_us: u64,
+    /// A segment is being made of others.
+    is_making: bool,
+    make_again_us: u64,
     /// The session for which nobody has said yet where the files are, and since when.
     awaits_seed: Option<(u64, u64)>,
     /// The session whose seed is being fetched; 0: a repair.
@@ -454,6 +465,7 @@ impl Driven {
             is_over: AtomicBool::new(false),
             bytes_applied: AtomicU64::new(0),
             bytes_sent: AtomicU64::new(0),
+            bytes_spared: AtomicU64::new(0),
         });
         let thread = Thread {
             shared: shared.clone(),
@@ -474,6 +486,8 @@ impl Driven {
             synced_us: 0,
             is_fetching: false,
             fetch_again_us: 0,
+            is_making: false,
+            make_again_us: 0,
             awaits_seed: None,
             seeding: None,
             resting: None,
@@ -528,7 +542,7 @@ impl Thread {
     }
 
     fn is_busy(&self) -> bool {
-        self.is_fetching || self.seeding.is_some() || self.is_opening || self.is_closing
+        self.is_fetching || self.is_making || self.seeding.is_some() || self.is_opening || self.is_closing
     }
 
     /// Items wait for others, not longer than for [`MAX_HOLD`].
@@ -565,6 +579,7 @@ impl Thread {
             Input::Closed(result) => self.closed(result),
             Input::SyncEnded(result) => self.sync_ended(result),
             Input::Fetched(want, result) => self.fetched(&want, result),
+            Input::Made(want, result) => self.made(&want, result),
             Input::Seeded { session, built } => self.seeded(session, built),
             Input::OfferAsked(answer) => {
                 let offer = match &self.files {
@@ -738,6 +753,7 @@ impl Thread {
             self.step(|copy, out| copy.seeded(session, None, now_us, out));
         }
         self.trim();
+        self.make(now_us);
         self.fetch(now_us);
         *self.shared.state.lock() = State {
             epoch: self.map.as_ref().map_or(Epoch(0), |map| map.epoch),
@@ -850,6 +866,10 @@ impl Thread {
                 };
                 let sent: usize = bytes.iter().map(Vec::len).sum();
                 self.shared.bytes_sent.fetch_add(sent as u64, Ordering::Relaxed);
+                if let ToCopyBody::Items { items, .. } = &said.body {
+                    let spared = spared_by(items, &bytes);
+                    self.shared.bytes_spared.fetch_add(spared, Ordering::Relaxed);
+                }
                 self.around.links.send(to, &Parcel { message: Message::ToCopy(self.shared.shard, said), bytes });
             }
             Command::Apply(_) => {}
@@ -909,6 +929,8 @@ impl Thread {
             })
             .collect();
         let bytes: u64 = with_bytes.iter().map(|(item, _)| item.bytes).sum();
+        let of_gc = with_bytes.iter().filter(|(item, _)| matches!(item.kind, Kind::Collect { .. }));
+        let instructions: Vec<Position> = of_gc.map(|(item, _)| item.position).collect();
         let result = directory.apply(&with_bytes);
         // What is older is of no use.
         if let Some(last) = last {
@@ -917,7 +939,11 @@ impl Thread {
         match result {
             Ok(position) => {
                 self.shared.bytes_applied.fetch_add(bytes, Ordering::Relaxed);
-                self.step(|copy, out| copy.applied(position, now_us(), out));
+                self.step(|copy, out| {
+                    copy.applied(position, now_us(), out);
+                    // The directory itself keeps later edits out of force until the segments are there.
+                    instructions.into_iter().for_each(|position| copy.collected(position, out));
+                });
             }
             Err(error) => {
                 use ecotone_mirror::error::Error as Files;
@@ -1086,6 +1112,53 @@ impl Thread {
         if std::mem::take(&mut self.is_to_open) {
             self.open();
         }
+    }
+
+    // ---- Segments that GC has written ----
+
+    fn make(&mut self, now_us: u64) {
+        let Files::Replica(directory) = &self.files else { return };
+        if self.is_making || now_us < self.make_again_us {
+            return;
+        }
+        let job = match directory.to_collect() {
+            Ok(Some(job)) => job,
+            Ok(None) => return,
+            Err(error) => {
+                self.make_again_us = now_us + RETRY_DELAY_US;
+                return self.trouble(format!("what is pending of this copy cannot be read: {error}"));
+            }
+        };
+        self.is_making = true;
+        let shared = self.shared.clone();
+        self.helper("ecotone-copy-make", move || {
+            let made = job.run().map_err(Error::from);
+            shared.inbox.put(Input::Made(*job.want(), made));
+        });
+    }
+
+    fn made(&mut self, want: &Want, result: Result<()>) {
+        self.is_making = false;
+        let now_us = now_us();
+        match (result, &mut self.files) {
+            (Ok(()), Files::Replica(directory)) => match directory.fetched(want) {
+                Ok(position) => self.step(|copy, out| copy.applied(position, now_us, out)),
+                Err(error) => {
+                    self.make_again_us = now_us + RETRY_DELAY_US;
+                    self.trouble(format!("a segment that was made of others is not taken: {error}"));
+                }
+            },
+            (Err(Error::Mirror(MirrorError::Io { action, path, source })), _) => {
+                self.make_again_us = now_us + RETRY_DELAY_US;
+                self.trouble(format!("a segment cannot be made of others: cannot {action} {path:?}: {source}"));
+            }
+            (Err(error), Files::Replica(directory)) => {
+                info!(shard = self.shared.shard.0, %error, "a segment cannot be made of others here, and is fetched");
+                directory.not_collected(want);
+            }
+            _ => {}
+        }
+        self.make(now_us);
     }
 
     // ---- Files from others ----
@@ -1309,6 +1382,15 @@ impl Thread {
         }
         Ok(ecotone_mirror::whole::sync(&self.path)?)
     }
+}
+
+/// Bytes that were not sent since items say how to make them.
+fn spared_by(items: &[Item], bytes: &[Vec<u8>]) -> u64 {
+    let spared = |(item, bytes): (&Item, &Vec<u8>)| match item.kind {
+        Kind::Collect { content, .. } => spared_bytes(bytes, content.len),
+        _ => 0,
+    };
+    items.iter().zip(bytes).map(spared).sum()
 }
 
 fn busy() -> Error {

@@ -3,7 +3,7 @@
 //! - [`record`], [`packed_record`], [`pointer`], [`segment_header`], [`segment`]: the formats.
 //! - [`compression`]: values packed one by one, with dictionaries.
 //! - [`stream`], [`log`]: appends, reads and syncs. `collected`: appends of what garbage collection
-//!   copies. [`mappings`]: reads through memory. [`watermark`], in a [file of two slots](slots): up
+//!   copies, `copies`: and from where. [`mappings`]: reads through memory. [`watermark`], in a [file of two slots](slots): up
 //!   to where it is durable.
 //! - [`tail`]: what a crash left. `damage`: and what it did not.
 //! - [`sync_failure`]: the first sync that failed.
@@ -13,6 +13,7 @@
 
 mod collected;
 pub mod compression;
+mod copies;
 mod damage;
 pub mod descriptors;
 mod error;

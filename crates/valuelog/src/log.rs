@@ -26,6 +26,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::compression::cache::DictionaryCache;
 use crate::compression::dictionary::{Dictionary, DictionaryError, DictionaryId};
 use crate::compression::{self, Codec, Level, Method, Stored, UnpackError, WITHOUT_DICTIONARY, with_buffer};
+use crate::copies::CopyOf;
 use crate::damage;
 use crate::descriptors::Descriptors;
 use crate::mappings::Mappings;
@@ -67,6 +68,11 @@ const MAX_UNBLOCKED_UNPACK_BYTES: usize = 256 * 1024;
 /// Into so many parts the values are divided at least, as long as segments are not shorter than
 /// [`MIN_SEGMENT_BYTES`].
 const SEGMENTS: u64 = 64;
+
+/// Where somebody follows what is a copy of what, relocated values are not left in a segment that is
+/// appended to further once it has so much of what it could have: segments are at most that many
+/// times as many.
+const FOLLOWED_SHARE: u64 = 8;
 
 /// Shorter segments are not worth a file, unless they were asked for.
 const MIN_SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
@@ -281,21 +287,22 @@ impl ValueLog {
                 record.extend_from_slice(&header);
                 record.extend_from_slice(key);
                 record.extend_from_slice(value);
-                self.append_parts(place, &[record], value.len())
+                self.append_parts(place, None, &[record], value.len())
             })
         } else {
-            self.append_parts(place, &[&header, key, value], value.len())
+            self.append_parts(place, None, &[&header, key, value], value.len())
         }
     }
 
-    /// The same of a whole record of format 1, which is what a value was read in.
+    /// The same of a whole record of format 1, which was read from where `pointer` leads.
     ///
     /// # Errors
     ///
     /// As [`append`](Self::append).
-    pub fn append_record(&self, place: ValueOrigin, record: &[u8], value_bytes: usize) -> Result<(Pointer, InFlight)> {
+    pub fn append_record(&self, place: ValueOrigin, pointer: Pointer, record: &[u8]) -> Result<(Pointer, InFlight)> {
         self.failure.check()?;
-        self.append_parts(place, &[record], value_bytes)
+        let from = CopyOf { segment: pointer.segment, offset: pointer.offset };
+        self.append_parts(place, Some(from), &[record], pointer.value_bytes as usize)
     }
 
     /// Appends a value, packed where that is worth it, to a segment of format 2 of the
@@ -337,10 +344,10 @@ impl ValueLog {
                 record.extend_from_slice(&header);
                 record.extend_from_slice(key);
                 record.extend_from_slice(bytes);
-                self.append_packed_parts(to, stored.dictionary, &[record], lengths)
+                self.append_packed_parts(to, stored.dictionary, None, &[record], lengths)
             })
         } else {
-            self.append_packed_parts(to, stored.dictionary, &[&header, key, bytes], lengths)
+            self.append_packed_parts(to, stored.dictionary, None, &[&header, key, bytes], lengths)
         }
     }
 
@@ -348,6 +355,7 @@ impl ValueLog {
         &self,
         Target { place, dictionary, packs }: Target<'_>,
         needs: Option<DictionaryId>,
+        from: Option<CopyOf>,
         parts: &[&[u8]],
         lengths: packed_record::Lengths,
     ) -> Result<(RecordPointer, InFlight)> {
@@ -361,7 +369,7 @@ impl ValueLog {
             let is_needed = stream.begins_with_needed_dictionary(needs.is_some());
             self.create_segment(place, Contents::Packed(dictionary.filter(|_| packs || is_needed)))
         };
-        let (offset, in_flight) = stream.append(parts, self.max_segment_bytes(), takes, create)?;
+        let (offset, in_flight) = stream.append(parts, from, self.max_segment_bytes(), takes, create)?;
         if needs.is_some() {
             stream.needs_dictionary();
         }
@@ -419,7 +427,8 @@ impl ValueLog {
         if is_packed_so {
             let needs = layout.value_in(of_segment).and_then(|stored| stored.dictionary);
             let to = Target { place, dictionary: dictionary.as_deref(), packs: codec != Codec::None };
-            return self.append_packed_parts(to, needs, &[record], lengths);
+            let from = CopyOf { segment: pointer.segment, offset: pointer.offset };
+            return self.append_packed_parts(to, needs, Some(from), &[record], lengths);
         }
         let mut value = Vec::new();
         self.unpack(&segment, pointer, &layout, record, true, &mut value)?;
@@ -605,11 +614,17 @@ impl ValueLog {
         self.written.is_unblocked()
     }
 
-    fn append_parts(&self, place: ValueOrigin, parts: &[&[u8]], value_bytes: usize) -> Result<(Pointer, InFlight)> {
+    fn append_parts(
+        &self,
+        place: ValueOrigin,
+        from: Option<CopyOf>,
+        parts: &[&[u8]],
+        value_bytes: usize,
+    ) -> Result<(Pointer, InFlight)> {
         let max_bytes = self.max_segment_bytes();
         let takes = |segment: &Segment| matches!(segment.format(), Ok(SegmentFormat::Plain));
         let create = || self.create_segment(place, Contents::Plain);
-        let (offset, in_flight) = self.stream(place).append(parts, max_bytes, takes, create)?;
+        let (offset, in_flight) = self.stream(place).append(parts, from, max_bytes, takes, create)?;
         // Both fit: a segment is shorter than 4 GiB unless it holds one record only.
         let (offset, value_bytes) = (offset as u32, value_bytes as u32);
         Ok((Pointer { segment: in_flight.segment(), offset, value_bytes }, in_flight))
@@ -724,12 +739,18 @@ impl ValueLog {
         Ok(())
     }
 
-    /// Makes every value durable that was relocated before the call.
+    /// Makes every value durable that was relocated before the call. Where somebody follows what is
+    /// a copy of what, segments that have got long enough are sealed: what they are made of is said
+    /// whole then, before anything refers to them.
     ///
     /// # Errors
     ///
     /// As [`sync`](Self::sync).
     pub fn sync_relocated(&self) -> Result<()> {
+        if self.tap.follows_copies() {
+            let bytes = self.max_segment_bytes() / FOLLOWED_SHARE;
+            self.relocated.iter().flatten().for_each(|stream| stream.seal_from(bytes));
+        }
         self.relocated.iter().flatten().try_for_each(|stream| self.sync_stream(stream).map(drop))
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Barrier;
 
 use ecotone_io::missed_reads::noting_missed;
-use ecotone_io::tap::WriteTap;
+use ecotone_io::tap::{CopiedRange, WriteTap};
 
 use super::*;
 
@@ -285,5 +285,119 @@ fn of_those_that_sync_at_a_time_none_is_told_that_all_is_well_after_a_failure() 
             let recorded = recorded.lock();
             assert!(matches!(&recorded[..], [detail] if detail.contains("it is lost")));
         }
+    }
+}
+
+/// Keeps what it is told of copies, and of bytes.
+#[derive(Default)]
+struct Follows {
+    copied: Mutex<Vec<(PathBuf, CopiedRange)>>,
+    appended: Mutex<Vec<(PathBuf, u64, u64)>>,
+    ended: Mutex<Vec<PathBuf>>,
+    follows: bool,
+}
+
+impl WriteTap for Follows {
+    fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
+        match event {
+            TapEvent::Appended { path, offset, bytes } => {
+                self.appended.lock().push((path.to_path_buf(), offset, bytes.len() as u64));
+            }
+            TapEvent::Closed { path, .. } => self.ended.lock().push(path.to_path_buf()),
+            _ => (),
+        }
+        Ok(())
+    }
+
+    fn follows_copies(&self) -> bool {
+        self.follows
+    }
+
+    fn copied(&self, path: &Path, ranges: &[CopiedRange]) {
+        let appended = self.appended.lock();
+        for range in ranges {
+            let is_late = |(of, offset, len): &(PathBuf, u64, u64)| of == path && range.offset < offset + len;
+            assert!(!appended.iter().any(is_late), "it is said before the bytes");
+            self.copied.lock().push((path.to_path_buf(), *range));
+        }
+    }
+}
+
+/// A log with values in one sealed segment, and who follows it.
+fn followed(
+    segment_bytes: u64,
+    count: usize,
+    follows: bool,
+) -> (tempfile::TempDir, ValueLog, Vec<Pointer>, Arc<Follows>) {
+    let directory = tempfile::tempdir().unwrap();
+    let tap = Arc::new(Follows { follows, ..Follows::default() });
+    let log = ValueLog::open(directory.path(), segment_bytes, Tap::new(tap.clone())).unwrap();
+    log.opened();
+    let append =
+        |number: usize| log.append(ValueOrigin::Written, &number.to_le_bytes(), &value(number % 200)).unwrap().0;
+    let pointers = (0..count).map(append).collect();
+    log.seal_active();
+    (directory, log, pointers, tap)
+}
+
+fn relocate(log: &ValueLog, number: usize, pointer: Pointer) -> Pointer {
+    let (key, mut record) = (number.to_le_bytes(), Vec::new());
+    log.read_record_by(&key, pointer, &mut record, |segment, offset, into| segment.read(offset, into)).unwrap();
+    log.append_record(ValueOrigin::Relocated { level: 3, again: false }, pointer, &record).unwrap().0
+}
+
+#[test]
+fn who_follows_copies_learns_from_where_each_relocated_record_comes_before_its_bytes() {
+    for follows in [true, false] {
+        let (_directory, log, pointers, tap) = followed(1 << 20, 2000, follows);
+        // Not in the order in which they lie.
+        let order = (0..2000).map(|number| number * 997 % 2000);
+        let copies: Vec<_> = order.map(|number| (number, relocate(&log, number, pointers[number]))).collect();
+        log.sync_relocated().unwrap();
+        let told = tap.copied.lock();
+        assert_eq!(told.len(), if follows { copies.len() } else { 0 });
+        for ((path, range), (number, copy)) in told.iter().zip(&copies) {
+            let segment = log.segment(copy.segment).unwrap();
+            assert_eq!((path.as_path(), range.offset), (segment.path(), u64::from(copy.offset)));
+            assert_eq!(range.from, u64::from(pointers[*number].segment.0));
+            let bytes_of = |path: &Path, offset: u64| {
+                let bytes = std::fs::read(path).unwrap();
+                bytes[offset as usize..][..range.len as usize].to_vec()
+            };
+            let from = log.segment(SegmentNumber(range.from as u32)).unwrap();
+            assert_eq!(bytes_of(path, range.offset), bytes_of(from.path(), range.from_offset));
+        }
+    }
+}
+
+#[test]
+fn relocated_values_are_sealed_before_a_table_may_refer_to_them_if_somebody_follows_and_they_are_many() {
+    for (follows, count, seals) in [(true, 2000, true), (true, 100, false), (false, 2000, false)] {
+        let (_directory, log, pointers, tap) = followed(1 << 20, 2000, follows);
+        let copies: Vec<_> = (0..count).map(|number| relocate(&log, number, pointers[number])).collect();
+        let segment = log.segment(copies[0].segment).unwrap();
+        log.sync_relocated().unwrap();
+        assert_eq!(segment.is_sealed(), seals, "{} bytes", segment.bytes());
+        let path = segment.path().to_path_buf();
+        assert_eq!(tap.ended.lock().contains(&path), seals);
+    }
+}
+
+#[test]
+fn a_segment_of_which_too_much_would_have_to_be_said_is_sealed() {
+    const COUNT: usize = 60_000;
+    for (follows, many) in [(true, true), (false, false)] {
+        let (_directory, log, pointers, tap) = followed(1 << 30, COUNT, follows);
+        (0..COUNT).for_each(|number| _ = relocate(&log, number, pointers[number]));
+        log.seal_active();
+        log.sync_relocated().unwrap();
+        let mut ranges = SegmentMap::<usize>::default();
+        let told = tap.copied.lock();
+        for (path, _) in told.iter() {
+            let number = segment::number_in(path.file_name().unwrap().to_str().unwrap()).unwrap();
+            *ranges.entry(number).or_default() += 1;
+        }
+        assert!(ranges.values().all(|ranges| *ranges < 25_000), "{ranges:?}");
+        assert_eq!(ranges.len() > 1, many);
     }
 }

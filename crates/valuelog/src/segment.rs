@@ -31,6 +31,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use crate::collected::CollectedAppends;
 use crate::compression::Stored;
 use crate::compression::dictionary::{self, Dictionary, DictionaryError, DictionaryId, MAX_DICTIONARY_BYTES};
+use crate::copies::{Copies, CopyOf};
 use crate::descriptors::{Counted, Descriptors};
 use crate::packed_record::{self, DICTIONARY_KEY_BYTES, Packing};
 use crate::pointer::SegmentNumber;
@@ -85,22 +86,23 @@ pub struct Segment {
 enum Appends {
     /// By users' writes: what was appended survives a kill of the process.
     Mapped(MappedFile),
-    /// By garbage collection: what was appended does once it is synced.
-    Collected(CollectedAppends),
+    /// By garbage collection: what was appended does once it is synced. With what of it is a copy,
+    /// where somebody follows that.
+    Collected(CollectedAppends, Option<Copies>),
 }
 
 impl Appends {
     fn len(&self) -> u64 {
         match self {
             Self::Mapped(file) => file.len(),
-            Self::Collected(appends) => appends.len(),
+            Self::Collected(appends, _) => appends.len(),
         }
     }
 
     fn trim(&mut self) -> io::Result<()> {
         match self {
             Self::Mapped(file) => file.trim(),
-            Self::Collected(appends) => appends.trim(),
+            Self::Collected(appends, _) => appends.trim(),
         }
     }
 }
@@ -221,7 +223,10 @@ impl Segment {
         let file = Arc::new(file);
         let len = begin.len() as u64;
         let appends = match resting_level {
-            Some(_) => Appends::Collected(CollectedAppends::new(file.clone(), len, limit)),
+            Some(_) => {
+                let copies = tap.follows_copies().then(Copies::default);
+                Appends::Collected(CollectedAppends::new(file.clone(), len, limit), copies)
+            }
             None => MappedFile::new(file.clone(), len, limit, !syncs_often)
                 .map(Appends::Mapped)
                 .inspect_err(|_| _ = remove())
@@ -303,7 +308,7 @@ impl Segment {
     /// no table refers to.
     pub fn bytes_in_file(&self) -> u64 {
         match &*self.appends.lock() {
-            Some(Appends::Collected(appends)) => appends.written(),
+            Some(Appends::Collected(appends, _)) => appends.written(),
             Some(Appends::Mapped(_)) | None => self.bytes(),
         }
     }
@@ -464,7 +469,9 @@ impl Segment {
 
     fn write_collected(&self, appends: &mut Option<Appends>) -> io::Result<()> {
         match appends {
-            Some(Appends::Collected(appends)) => appends.write(|offset, bytes| self.note(offset, &[bytes])),
+            Some(Appends::Collected(appends, copies)) => {
+                appends.write(|offset, bytes| self.note_collected(copies, offset, bytes))
+            }
             Some(Appends::Mapped(_)) | None => Ok(()),
         }
     }
@@ -498,6 +505,15 @@ impl Segment {
     ///
     /// On any error nothing was appended: the next call writes over what this one left.
     pub fn append(self: &Arc<Self>, parts: &[&[u8]]) -> Result<(u64, InFlight)> {
+        self.append_from(parts, None)
+    }
+
+    /// The same of bytes that are a copy of those that begin `from` there, if of any.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub(crate) fn append_from(self: &Arc<Self>, parts: &[&[u8]], from: Option<CopyOf>) -> Result<(u64, InFlight)> {
         let mut appends = self.appends.lock();
         let appends = appends.as_mut().filter(|_| !self.is_sealed());
         let appended = appends.ok_or_else(|| io::Error::other("it is sealed")).and_then(|appends| {
@@ -507,7 +523,12 @@ impl Segment {
                     self.note(begin, parts).inspect_err(|_| file.take_back(begin))?;
                     begin
                 }
-                Appends::Collected(appends) => appends.append(parts, |offset, bytes| self.note(offset, &[bytes]))?,
+                Appends::Collected(appends, copies) => {
+                    let (begin, len) = (appends.len(), parts.iter().map(|part| part.len() as u64).sum());
+                    copies.iter_mut().for_each(|copies| copies.begin(begin, len, from));
+                    let appended = appends.append(parts, |offset, bytes| self.note_collected(copies, offset, bytes));
+                    appended.inspect_err(|_| copies.iter_mut().for_each(|copies| copies.take_back(begin)))?
+                }
             };
             Ok((begin, appends.len()))
         });
@@ -515,6 +536,25 @@ impl Segment {
         self.writers.fetch_add(1, Ordering::Relaxed);
         self.written.store(end, Ordering::Release);
         Ok((begin, InFlight(self.clone())))
+    }
+
+    /// Whether it should get no more, since too much would have to be said of what it is copied
+    /// from.
+    pub(crate) fn is_full_of_copies(&self) -> bool {
+        if self.may_be_in_wal {
+            return false;
+        }
+        match &*self.appends.lock() {
+            Some(Appends::Collected(appends, Some(copies))) => copies.is_full(appends.len()),
+            _ => false,
+        }
+    }
+
+    fn note_collected(&self, copies: &mut Option<Copies>, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if let Some(copies) = copies {
+            self.tap.copied(&self.path, &copies.take_before(offset + bytes.len() as u64));
+        }
+        self.note(offset, &[bytes])
     }
 
     fn note(&self, mut offset: u64, parts: &[&[u8]]) -> io::Result<()> {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::Result;
+use crate::copies::CopyOf;
 use crate::pointer::SegmentNumber;
 use crate::segment::{InFlight, Segment};
 use crate::sync_failure::SyncFailure;
@@ -45,21 +46,24 @@ impl Stream {
 
     /// Appends one record of `parts`, to a segment of at most `segment_bytes` unless the record
     /// alone is longer, that `takes` it. `create` makes a further segment, which has to. Returns
-    /// where the record begins.
+    /// where the record begins. It is a copy of what lies `from` there, if of anything.
     ///
     /// # Errors
     ///
     /// Nothing was appended.
-    pub fn append(
+    pub(crate) fn append(
         &self,
         parts: &[&[u8]],
+        from: Option<CopyOf>,
         segment_bytes: u64,
         takes: impl Fn(&Segment) -> bool,
         create: impl FnOnce() -> Result<Arc<Segment>>,
     ) -> Result<(u64, InFlight)> {
         let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let mut active = self.active.lock();
-        let has_space = |segment: &Segment| segment.is_empty() || segment.bytes() + bytes <= segment_bytes;
+        let has_space = |segment: &Segment| {
+            segment.is_empty() || (segment.bytes() + bytes <= segment_bytes && !segment.is_full_of_copies())
+        };
         let segment = match active.as_ref().filter(|segment| has_space(segment) && takes(segment)) {
             Some(segment) => segment.clone(),
             None => {
@@ -69,7 +73,7 @@ impl Stream {
                 self.begin_at(&mut active, create)?
             }
         };
-        let appended = segment.append(parts)?;
+        let appended = segment.append_from(parts, from)?;
         self.appended.fetch_add(1, Ordering::Release);
         // Not by the next append, which may be long in coming: a long value must be able to go
         // without one.
@@ -129,6 +133,13 @@ impl Stream {
     /// Ends the segment that is appended to; the next append begins another.
     pub fn seal(&self) {
         if let Some(segment) = self.active.lock().take() {
+            segment.seal();
+        }
+    }
+
+    /// The same if it has so many bytes.
+    pub fn seal_from(&self, bytes: u64) {
+        if let Some(segment) = self.active.lock().take_if(|it| it.bytes() >= bytes) {
             segment.seal();
         }
     }
@@ -214,7 +225,7 @@ mod tests {
         };
         assert!(stream.is_unblocked());
         std::thread::scope(|scope| {
-            let appending = scope.spawn(|| stream.append(&[b"record"], 1 << 20, |_| true, create).unwrap());
+            let appending = scope.spawn(|| stream.append(&[b"record"], None, 1 << 20, |_| true, create).unwrap());
             has_begun.recv().unwrap();
             assert!(!stream.is_unblocked());
             end.send(()).unwrap();

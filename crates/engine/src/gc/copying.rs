@@ -41,7 +41,7 @@ use ecotone_rocks::compaction_filter::{CompactionFilter, CompactionFilterFactory
 use ecotone_types::Duty;
 use ecotone_valuelog::log::ValueLog;
 use ecotone_valuelog::log::ValueOrigin;
-use ecotone_valuelog::pointer::{RecordPointer, SegmentMap, SegmentNumber, SegmentSet};
+use ecotone_valuelog::pointer::{Pointer, RecordPointer, SegmentMap, SegmentNumber, SegmentSet};
 use ecotone_valuelog::segment::{InFlight, Segment};
 use parking_lot::RwLock;
 
@@ -404,7 +404,9 @@ impl GcFilter {
                         detail: "the store says that it has no compressed values, and this is one".into(),
                     });
                 }
-                let (copy, in_flight) = self.gc.log.append_record(place, &self.record, pointer.value_bytes as usize)?;
+                let from =
+                    Pointer { segment: pointer.segment, offset: pointer.offset, value_bytes: pointer.value_bytes };
+                let (copy, in_flight) = self.gc.log.append_record(place, from, &self.record)?;
                 Ok((copy.into(), in_flight))
             });
         let (copy, in_flight) = match copied {

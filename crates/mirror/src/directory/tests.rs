@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::files::names_in;
 use crate::names::parse;
+use crate::recipe::{Recipe, RecipeWriter, Step};
 use crate::record::faults;
 use crate::seed::{Building, Listing};
 
@@ -206,18 +207,46 @@ impl World {
         if let Some(moved) = moved {
             let to = self.next_segment;
             self.next_segment += 1;
-            for (id, pointer) in merged.iter_mut().filter(|(_, (segment, _))| *segment == moved) {
-                let offset = self.files.get(&name(FileKind::Segment, to)).map_or(0, Vec::len) as u64;
-                self.append(name(FileKind::Segment, to), value(*id).as_bytes());
-                *pointer = (to, offset);
+            let of_it: Vec<_> = merged.iter().filter(|(_, (of, _))| *of == moved).map(|(id, at)| (*id, at.1)).collect();
+            // Some travel as bytes, and the others as instructions.
+            let as_bytes = if self.random.once_in(2) { 0 } else { self.random.below(of_it.len() as u64 + 1) as usize };
+            for (number, (id, _)) in of_it.iter().enumerate() {
+                let text = value(*id);
+                if number < as_bytes {
+                    self.append(name(FileKind::Segment, to), text.as_bytes());
+                } else {
+                    self.files.entry(name(FileKind::Segment, to)).or_default().extend(text.as_bytes());
+                }
+                merged.insert(*id, (to, number as u64 * VALUE_BYTES));
             }
-            self.finish(name(FileKind::Segment, to));
+            self.instruct(to, moved, as_bytes, &of_it);
         }
         let output = self.table(merged);
         let removed: String = inputs.iter().map(|input| format!("-{input} ")).collect();
         self.edit(&format!("{removed}+{output}"));
         inputs.iter().for_each(|input| self.delete(name(FileKind::Table, *input)));
         moved.into_iter().for_each(|moved| self.delete(name(FileKind::Segment, moved)));
+    }
+
+    /// A segment is made of another one, but for what was appended of it.
+    fn instruct(&mut self, to: u64, moved: u64, as_bytes: usize, of_it: &[(u32, u64)]) {
+        if as_bytes == of_it.len() {
+            return self.finish(name(FileKind::Segment, to));
+        }
+        let mut recipe = RecipeWriter::new(as_bytes as u64 * VALUE_BYTES);
+        for (id, at) in &of_it[as_bytes..] {
+            match self.random.below(12) {
+                // What the primary is wrong about: other bytes, or a segment that was never there.
+                0 => recipe.copy(moved as u32, 0, VALUE_BYTES),
+                1 => recipe.copy(99_999, *at, VALUE_BYTES),
+                2 | 3 => recipe.bytes(value(*id).as_bytes()),
+                _ => recipe.copy(moved as u32, *at, VALUE_BYTES),
+            }
+        }
+        let bytes = self.files[&name(FileKind::Segment, to)].clone();
+        let content = content_id(&bytes);
+        self.contents.insert(content, bytes);
+        self.push(Kind::Collect { content, number: to }, &recipe.finish());
     }
 
     fn collect(&mut self) {
@@ -484,6 +513,45 @@ impl<'a> Copy<'a> {
         result
     }
 
+    /// A segment is made here of others, one of which may be damaged or missing.
+    fn make(&mut self) -> Result<()> {
+        let Some(job) = self.directory().to_collect()? else { return Ok(()) };
+        let want = *job.want();
+        let hurt = self.hurt_source(&job);
+        let result = job.run();
+        if let Some((path, bytes)) = &hurt {
+            fs::write(path, bytes).unwrap();
+        }
+        match result {
+            Ok(()) => {
+                assert!(self.world.contents.contains_key(&want.content));
+                self.fetched.insert(want.file);
+                self.directory().fetched(&want).map(drop)
+            }
+            Err(Error::Missing { .. } | Error::Mismatch { .. }) => {
+                self.directory().not_collected(&want);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn hurt_source(&mut self, job: &CollectJob) -> Option<(PathBuf, Vec<u8>)> {
+        if !self.random.once_in(4) {
+            return None;
+        }
+        let recipe = Recipe::decode(&job.recipe, job.want().content.len).unwrap();
+        let copied = |step: &Step<'_>| if let Step::Copy { segment, .. } = step { Some(*segment) } else { None };
+        let path = path_of(&self.path, name(FileKind::Segment, recipe.steps.iter().find_map(copied)?.into()));
+        let bytes = fs::read(&path).ok()?;
+        match self.random.below(3) {
+            0 => fs::remove_file(&path).unwrap(),
+            1 => fs::write(&path, &bytes[..bytes.len() / 2]).unwrap(),
+            _ => fs::write(&path, bytes.iter().map(|byte| byte ^ 1).collect::<Vec<_>>()).unwrap(),
+        }
+        Some((path, bytes))
+    }
+
     fn fetch(&mut self) -> Result<()> {
         let now_us = self.now_us;
         for want in self.directory().wants(now_us) {
@@ -589,6 +657,7 @@ impl<'a> Copy<'a> {
             self.feed(50).unwrap();
             self.sync().unwrap();
             self.advance().unwrap();
+            self.make().unwrap();
             self.fetch().unwrap();
             let directory = self.directory.as_ref().unwrap();
             if directory.applied() == self.world.mark && directory.pending.entries().is_empty() {
@@ -609,7 +678,7 @@ impl<'a> Copy<'a> {
 
     /// One thing happens, of all that can. Its failures are the faults.
     fn step(&mut self) -> Result<()> {
-        match self.random.below(12) {
+        match self.random.below(14) {
             0..5 => {
                 let count = 1 + self.random.below(6) as usize;
                 self.feed(count)
@@ -617,7 +686,14 @@ impl<'a> Copy<'a> {
             5 | 6 => self.sync(),
             7 | 8 => self.advance(),
             9 | 10 => self.fetch(),
-            _ => self.directory().abandon(),
+            11 | 12 => self.make(),
+            _ => {
+                // One that was committed, and failed then, is ended.
+                let epoch = self.directory().applied().position.epoch;
+                let result = self.directory().abandon();
+                self.note_switch(epoch);
+                result
+            }
         }
     }
 }
@@ -685,6 +761,7 @@ fn caught_up<'a>(world: &'a World, until: usize) -> Copy<'a> {
         let to = world.fed_up_to(copy.directory().taken, copy.directory().reached, until - taken);
         copy.directory().apply(&world.items[taken..to]).unwrap();
         copy.now_us += 2 * FETCH_DELAY_US;
+        copy.make().unwrap();
         copy.fetch().unwrap();
         if world.index(copy.directory().taken.position) == until && copy.directory().is_opening() {
             let wants = copy.directory().wants(u64::MAX);
@@ -703,6 +780,7 @@ fn caught_up<'a>(world: &'a World, until: usize) -> Copy<'a> {
         copy.now_us += 2 * FETCH_DELAY_US;
         let now_us = copy.now_us;
         copy.directory().advance(now_us).unwrap();
+        copy.make().unwrap();
         copy.fetch().unwrap();
         if copy.directory().pending.entries().is_empty() {
             break;

@@ -386,6 +386,7 @@ pub(super) fn lines(known: &Known, seen: &CopiesSeen) -> Vec<(String, String)> {
     let (bytes, us) = behind.fold((0, 0), |(bytes, us), of| (of.bytes.max(bytes), of.us.max(us)));
     let seeding = seen.own.values().filter_map(|facts| facts.seeding);
     let (done, all) = seeding.fold((0, 0), |sum, (done, all)| (sum.0 + done, sum.1 + all));
+    let sum = |of: fn(&Facts) -> u64| seen.own.values().map(of).sum::<u64>().to_string();
     let line = |name: &str, value: String| (format!("copies_{name}"), value);
     let mut lines = vec![
         line("wanted", of.copies.to_string()),
@@ -396,6 +397,8 @@ pub(super) fn lines(known: &Known, seen: &CopiesSeen) -> Vec<(String, String)> {
         line("max_lag_ms", Duration::from_micros(us).as_millis().to_string()),
         line("seeding_bytes", done.to_string()),
         line("seeding_of_bytes", all.to_string()),
+        line("sent_bytes_total", sum(|facts| facts.bytes_sent)),
+        line("spared_bytes_total", sum(|facts| facts.bytes_spared)),
         line("shards_unprotected", count(&|shard| is_unprotected(map, shard))),
         line("shards_incomplete", count(&|shard| missing_copies(map, shard) > 0)),
     ];

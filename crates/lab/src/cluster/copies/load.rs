@@ -179,6 +179,8 @@ struct Used {
     cpu_seconds: f64,
     joules: f64,
     idle_joules: f64,
+    /// Of a primary: what copies made of what they had; 0 where there are none.
+    spared_bytes: f64,
 }
 
 fn used(server: &Server) -> Result<Used, LabError> {
@@ -188,6 +190,7 @@ fn used(server: &Server) -> Result<Used, LabError> {
         cpu_seconds: info.cpu_seconds().ok_or_else(|| server.failure("does not say its processor time"))?,
         joules: number("energy_joules_total")?,
         idle_joules: number("energy_joules_idle")?,
+        spared_bytes: info.number("copies_spared_bytes_total").unwrap_or(0.0),
     })
 }
 
@@ -196,6 +199,7 @@ struct Spent {
     cpu_seconds: Vec<f64>,
     active_joules: f64,
     joules: f64,
+    spared_bytes: f64,
 }
 
 impl Spent {
@@ -229,6 +233,7 @@ fn feed(
         cpu_seconds: growth(|used| used.cpu_seconds).collect(),
         active_joules: growth(|used| used.joules - used.idle_joules).sum(),
         joules,
+        spared_bytes: growth(|used| used.spared_bytes).sum(),
     })
 }
 
@@ -247,7 +252,7 @@ pub(super) fn costs(measurement: &mut Measurement<'_>) -> Result<Costs, LabError
     measurement.fill(&[measurement.primary()?])?;
     let rounds = measurement.options.rounds;
     let (mut cpu, mut joules, mut with_idle) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut replicas, mut wire) = (Vec::new(), Vec::new());
+    let (mut replicas, mut wire, mut spared) = (Vec::new(), Vec::new(), Vec::new());
     let (mut copies_us, mut alone_us) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         let workload =
@@ -279,6 +284,7 @@ pub(super) fn costs(measurement: &mut Measurement<'_>) -> Result<Costs, LabError
                 wire.push(after.saturating_sub(before) as f64 / user_bytes);
             }
         }
+        spared.push(with.spared_bytes / of_replicas.len() as f64 / user_bytes);
         replicas.push(of_replicas.iter().sum::<f64>() / of_replicas.len() as f64 / of_primary);
     }
     Ok(Costs {
@@ -287,6 +293,7 @@ pub(super) fn costs(measurement: &mut Measurement<'_>) -> Result<Costs, LabError
         joules_ratio_with_idle: median(with_idle),
         replica_cpu_share: median(replicas),
         wire_bytes_per_user_byte: (!wire.is_empty()).then(|| median(wire)),
+        spared_bytes_per_user_byte: median(spared),
         cpu_us_per_op: median(copies_us),
         cpu_us_per_op_alone: median(alone_us),
         ops_per_s: rate,

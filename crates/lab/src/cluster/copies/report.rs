@@ -99,6 +99,9 @@ pub struct Costs {
     /// Bytes to a replica, headers included, for each byte of keys and values; none where they are
     /// not counted.
     pub wire_bytes_per_user_byte: Option<f64>,
+    /// Bytes that a replica was not sent since it made them of what it had, for each byte of keys and
+    /// values.
+    pub spared_bytes_per_user_byte: f64,
     /// Microseconds of processor time of all servers for each write.
     pub cpu_us_per_op: f64,
     /// Of all stores alone.

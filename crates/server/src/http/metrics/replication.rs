@@ -131,6 +131,13 @@ fn copies(page: &mut Page, known: Option<&Known>, facts: &[(ShardId, Facts)]) {
         ["shard"],
         of(&|_, facts| Some(facts.bytes_sent.into())),
     );
+    page.counters(
+        "ecotone_replication_spared_bytes_total",
+        "Bytes of values moved by garbage collection that a primary here has not sent, to all copies together: these \
+         make them of what they have.",
+        ["shard"],
+        of(&|_, facts| Some(facts.bytes_spared.into())),
+    );
 }
 
 #[cfg(test)]
@@ -149,6 +156,7 @@ mod tests {
             position: Position { epoch: Epoch(4), number: 90 },
             lag_bytes: [(MemberId(2), Some(7)), (MemberId(3), Some(70)), (MemberId(4), None)].into(),
             bytes_sent: 500,
+            bytes_spared: 300,
             ..Facts::default()
         };
         let replica =
@@ -169,6 +177,7 @@ mod tests {
             "ecotone_replication_seeding_wanted_bytes{shard=\"7\"} 9",
             "ecotone_replication_in_trouble{shard=\"9\"} 1",
             "ecotone_replication_sent_bytes_total{shard=\"2\"} 500",
+            "ecotone_replication_spared_bytes_total{shard=\"2\"} 300",
         ] {
             assert!(text.lines().any(|there| there == line), "{line}: {text}");
         }
