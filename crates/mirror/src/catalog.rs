@@ -204,6 +204,11 @@ impl Catalog {
         entry.is_of(&metadata).then_some(entry.content)
     }
 
+    /// What each file held when it was put, whatever has become of it since.
+    pub fn entries(&self) -> impl Iterator<Item = (FileName, ContentId)> + '_ {
+        self.entries.iter().map(|(file, entry)| (*file, entry.content))
+    }
+
     /// Remembers what the file holds. All of it is on the device, and it is where its name says.
     ///
     /// # Errors

@@ -1301,6 +1301,8 @@ impl Directory {
             self.write_foreign(at, clock_limit_ms, false)?;
         }
         self.is_opened = false;
+        // The source has written on in the catalog.
+        self.catalog = Mutex::new(Catalog::open(&self.path)?);
         (self.reached, self.taken) = (at, at);
         self.clock_limit_ms = self.clock_limit_ms.max(clock_limit_ms);
         self.is_unrecorded = true;
@@ -1518,5 +1520,6 @@ fn tail_in(side: &FileState, file: FileName) -> Tail {
     side.manifests.iter().find(|tail| tail.file == file).copied().unwrap_or(Tail { file, len: 0, crc: 0 })
 }
 
+mod comparing;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@
 
 pub mod catalog;
 pub mod collecting;
+pub mod comparing;
 pub mod directory;
 pub mod error;
 mod fetched;

@@ -58,6 +58,8 @@ use crate::kept::{KeptFiles, Link};
 use crate::names::{FileName, VALUES_DIRECTORY, named_by_current, parse, path_of};
 use crate::seed::{Offer, OfferedFile};
 
+mod contents;
+
 /// Bytes of one item.
 pub const MAX_ITEM_BYTES: usize = 256 << 10;
 

@@ -561,6 +561,26 @@ fn what_is_there_begins_the_stream_by_kinds_and_numbers_and_is_read_only_once() 
 }
 
 #[test]
+fn what_finished_files_should_hold_is_known_while_this_is_the_primary_whatever_becomes_of_them() {
+    let before = Primary::new();
+    before.make("000007.sst", b"table");
+    assert!(matches!(before.source.contents(), Err(Error::Missing { .. })));
+    let primary = Primary::opened();
+    primary.make("000007.sst", b"table");
+    primary.make("000008.sst", b"gone");
+    primary.make("values/000001.segment", b"sealed");
+    primary.create("values/000002.segment");
+    primary.append("values/000002.segment", b"open");
+    primary.delete("000008.sst");
+    fs::write(primary.path("000007.sst"), b"damaged").unwrap();
+    let all = [(named(Table, 7), content(b"table")), (named(Segment, 1), content(b"sealed"))];
+    assert_eq!(primary.source.contents().unwrap(), (primary.stream.mark().0, BTreeMap::from(all)));
+    primary.stream.is_primary.store(false, Ordering::Relaxed);
+    primary.append("values/000002.segment", b"more");
+    assert!(matches!(primary.source.contents(), Err(Error::Missing { .. })));
+}
+
+#[test]
 fn the_catalog_knows_finished_files_once_they_are_synced() {
     let primary = Primary::new();
     let known = |file| Catalog::open(&primary.store).unwrap().get(file);

@@ -15,16 +15,18 @@ use std::time::{Duration, Instant};
 use ecotone_control::entry::Entry;
 use ecotone_control::ids::{DirectoryId, Epoch, MemberId, ShardId};
 use ecotone_control::machine::RULES_OF_COPIES;
-use ecotone_control::map::{Map, ServerState, Shard};
+use ecotone_control::map::{Map, Shard};
 use ecotone_control::settings::{self, Replication};
 use ecotone_membership::{Known, Membership};
+use ecotone_mirror::names::FileName;
 use ecotone_mirror::seed::Offer;
 use ecotone_replica::commit::{Durability, Level, Levels};
 use ecotone_replica::copy::CopySettings;
 use ecotone_replica::lease::Heartbeat;
-use ecotone_replica::position::Incarnation;
+use ecotone_replica::position::{Incarnation, Mark};
 use ecotone_replica::primary::Settings;
 use ecotone_replica::sender::Limits;
+use ecotone_replica::stream::ContentId;
 use ecotone_replica::wire::{Message, Parcel, ShardReport};
 use parking_lot::{Condvar, Mutex};
 use tracing::{info, warn};
@@ -35,7 +37,10 @@ use crate::fetcher::Fetcher;
 use crate::host::Host;
 use crate::leader::{LEADING_TICK, Leader, Order};
 use crate::leases::{Beating, Leases};
+use crate::leftovers::{Leftovers, is_elsewhere, remove};
 use crate::links::Links;
+use crate::repairing::Repair;
+use crate::scrub::{Scrub, Steering};
 use crate::service::{Fetched, Incoming};
 use crate::shard::{Around, Driven, Facts, Input};
 use crate::table::Table;
@@ -108,6 +113,7 @@ struct Core {
     links: Links,
     around: Arc<Around>,
     offers: Mutex<BTreeMap<(ShardId, MemberId, u64), Offered>>,
+    scrub: Scrub,
     to_leader: Arc<ToLeader>,
 }
 
@@ -219,8 +225,9 @@ impl Copies {
             table: table.clone(),
             leases,
             links: links.clone(),
-            around,
+            around: around.clone(),
             offers: Mutex::default(),
+            scrub: Scrub::new(table, around),
             to_leader,
         });
         let is_stopping = Arc::new(AtomicBool::new(false));
@@ -235,6 +242,8 @@ impl Copies {
         threads.push(spawn("ecotone-copies", Box::new(move || following.follow(&stopping)))?);
         let (leading, stopping) = (core.clone(), is_stopping.clone());
         threads.push(spawn("ecotone-promotions", Box::new(move || leading.lead(&stopping)))?);
+        let (scrubbing, stopping) = (core.clone(), is_stopping.clone());
+        threads.push(spawn("ecotone-scrub", Box::new(move || scrubbing.scrub.run(&*scrubbing, &stopping)))?);
         let beaten = Arc::downgrade(&core);
         let beating = Beating::start(move || beaten.upgrade().map(|core| core.beat()).is_some())?;
         Ok(Copies { core, is_stopping, threads, beating: Some(beating) })
@@ -247,7 +256,12 @@ impl Copies {
 
     /// What there is to show of each copy here.
     pub fn facts(&self) -> Vec<(ShardId, Facts)> {
-        self.core.table.all().into_iter().map(|(shard, copy)| (shard, copy.facts())).collect()
+        let facts = |(shard, copy): (ShardId, Arc<crate::shard::Shared>)| {
+            let (mut facts, scrubbed) = (copy.facts(), self.core.scrub.of(shard));
+            facts.trouble = facts.trouble.or_else(|| scrubbed.damaged.values().next().cloned());
+            (shard, Facts { scrubbed, ..facts })
+        };
+        self.core.table.all().into_iter().map(facts).collect()
     }
 
     /// What servers have said of their copies, where this one leads; else nothing.
@@ -262,6 +276,18 @@ impl Copies {
     /// Why not, for people.
     pub fn hand_over(&self, shard: ShardId, to: MemberId) -> Result<()> {
         self.core.hand_over(shard, to)
+    }
+
+    /// Has the files of `member`'s copy of a shard compared with what they should hold, and those that
+    /// differ replaced by another copy's; or, without `begin`, says how far that is.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub fn repair(&self, shard: ShardId, member: MemberId, begin: bool) -> Result<Repair> {
+        if member == self.core.me {
+            return Incoming::repair(&*self.core, shard, begin);
+        }
+        self.core.around.fetcher.repair(member, shard, begin)
     }
 
     /// Hands over all shards whose primaries are here, as far as others can take them within
@@ -367,8 +393,10 @@ impl Core {
         let mut seen: Option<Arc<Known>> = None;
         let mut trouble: BTreeMap<ShardId, String> = BTreeMap::new();
         let mut retry_at: Option<Instant> = None;
+        let mut leftovers = Leftovers::default();
         while !is_stopping.load(Ordering::Acquire) {
             let known = following.borrow_and_update().clone();
+            leftovers.look(&known, &self.table, &self.around);
             let is_new = seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &known));
             let is_due = retry_at.is_some_and(|at| Instant::now() >= at);
             if is_new || is_due {
@@ -440,21 +468,8 @@ impl Core {
             while Arc::strong_count(&shared) > 1 || !around.host.release(id) {
                 std::thread::sleep(RETRY_DELAY);
             }
-            // Others have it: only then a map says so. A map that this server has no place in says
-            // nothing of its files.
-            let map = membership.known().map.clone();
-            let is_others = |shard: &Shard| !shard.in_sync.is_empty() && !shard.copies.contains(&me);
-            let is_elsewhere = map.shards.get(&id).is_some_and(is_others);
-            let belongs = map
-                .server(me)
-                .is_some_and(|server| matches!(server.state, ServerState::Active | ServerState::Draining));
-            if is_elsewhere && belongs && around.host.reserve(id) {
-                let path = around.host.directory(id);
-                info!(shard = id.0, "the copy that was here is elsewhere now; its files are removed");
-                if let Err(error) = ecotone_mirror::whole::remove(&path) {
-                    warn!(shard = id.0, %error, "files of a copy that is elsewhere now cannot be removed");
-                }
-                around.host.release(id);
+            if is_elsewhere(&membership.known().map, id, me) && around.host.reserve(id) {
+                remove(&around, id);
             }
         };
         if let Err(error) = std::thread::Builder::new().name("ecotone-copy-end".into()).spawn(work) {
@@ -652,6 +667,12 @@ impl Core {
     }
 }
 
+impl Steering for Core {
+    fn hand_over(&self, shard: ShardId, to: MemberId) -> Result<()> {
+        Core::hand_over(self, shard, to)
+    }
+}
+
 impl Incoming for Core {
     fn message(&self, from: MemberId, parcel: Parcel) {
         let Parcel { message, bytes } = parcel;
@@ -729,6 +750,15 @@ impl Incoming for Core {
                 copy.open_finished(file)?.ok_or_else(|| Error::NotThere(format!("{file:?} of {shard}")))
             }
         }
+    }
+
+    fn contents(&self, shard: ShardId) -> Result<(Mark, BTreeMap<FileName, ContentId>)> {
+        self.table.get(shard).ok_or_else(|| no_copy(shard))?.contents()
+    }
+
+    fn repair(&self, shard: ShardId, begin: bool) -> Result<Repair> {
+        self.table.get(shard).ok_or_else(|| no_copy(shard))?;
+        if begin { Ok(self.scrub.begin(shard)) } else { self.scrub.repair(shard) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Files of other copies, as this server's copies fetch them.
 
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
@@ -8,10 +9,13 @@ use ecotone_control::ids::{MemberId, ShardId};
 use ecotone_mirror::directory::Want;
 use ecotone_mirror::names::FileName;
 use ecotone_mirror::seed::Listing;
+use ecotone_replica::position::Mark;
+use ecotone_replica::stream::ContentId;
 
 use crate::error::{Error, Result};
-use crate::fetching::{Limiter, fetch_offer, fetch_range};
+use crate::fetching::{Limiter, ask_repair, fetch_contents, fetch_offer, fetch_range};
 use crate::links::Links;
+use crate::repairing::Repair;
 use crate::service::Fetched;
 
 /// Fetches, each on the thread of who asks.
@@ -31,8 +35,16 @@ impl Fetcher {
         self.limiter.set(bytes_per_s);
     }
 
-    /// Has a finished file written to `path`. False: there is no such file any more.
-    pub(crate) fn file(&self, from: MemberId, shard: ShardId, want: &Want, path: &Path) -> Result<bool> {
+    /// Has a finished file written to `path`, unless `is_over` says that nobody waits for it any more.
+    /// False: there is no such file any more.
+    pub(crate) fn file(
+        &self,
+        from: MemberId,
+        shard: ShardId,
+        want: &Want,
+        path: &Path,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<bool> {
         let failed = |source| Error::io("write", path, source);
         if let Some(above) = path.parent() {
             fs::create_dir_all(above).map_err(failed)?;
@@ -40,13 +52,24 @@ impl Fetcher {
         let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path).map_err(failed)?;
         let what = Fetched::Finished { file: want.file, content: want.content };
         let range = (0, want.content.len);
-        let fetched =
-            fetch_range(&self.links, from, shard, what, range, None, |bytes| file.write_all(bytes).map_err(failed));
+        let fetched = fetch_range(&self.links, from, shard, what, range, None, |bytes| {
+            if is_over() { Err(Error::Stopped) } else { file.write_all(bytes).map_err(failed) }
+        });
         match fetched {
             Ok(()) => Ok(true),
             Err(Error::NotThere(_)) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// What the finished files of another copy hold, if it is the primary.
+    pub(crate) fn contents(&self, from: MemberId, shard: ShardId) -> Result<(Mark, BTreeMap<FileName, ContentId>)> {
+        fetch_contents(&self.links, from, shard)
+    }
+
+    /// Has another server compare the files of its copy, or asks how far that is.
+    pub(crate) fn repair(&self, to: MemberId, shard: ShardId, begin: bool) -> Result<Repair> {
+        ask_repair(&self.links, to, shard, begin)
     }
 
     /// What another copy offers.

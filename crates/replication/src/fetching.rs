@@ -7,6 +7,7 @@
 //! With a [`Limiter`] so much is asked for at a time as may come now: what is asked for is sent as
 //! fast as the link allows, and what is on its way cannot be held up.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,9 +16,11 @@ use ecotone_control::ids::{MemberId, ShardId};
 use ecotone_mirror::names::FileName;
 use ecotone_mirror::pending::{MAX_PENDING_BYTES, MAX_PENDING_ITEMS};
 use ecotone_mirror::seed::{Listing, MAX_OFFERED_FILES, OfferedFile};
+use ecotone_replica::position::Mark;
+use ecotone_replica::stream::ContentId;
 use ecotone_replica::wire::{ListedFile, ListingPart, MAX_PARCEL_BYTES, decode_part};
 use ecotone_transport::wire::copies_client::CopiesClient;
-use ecotone_transport::wire::{FetchRequest, OfferRequest};
+use ecotone_transport::wire::{ContentsRequest, FetchRequest, OfferRequest, RepairRequest};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tonic::transport::Channel;
@@ -26,6 +29,7 @@ use tonic::{Code, Status, Streaming};
 use crate::error::{Error, Result};
 use crate::links::{Links, Paths};
 use crate::packing::FRAMING_BYTES;
+use crate::repairing::Repair;
 use crate::service::{Fetched, MAX_PART_BYTES};
 
 /// How long an offer may take to be made.
@@ -81,14 +85,58 @@ impl Limiter {
 /// [`Error::Unreachable`], [`Error::Busy`]: ask again later. [`Error::NotThere`]: it offers nothing for
 /// this session. [`Error::Refused`], [`Error::Malformed`].
 pub fn fetch_offer(links: &Links, from: MemberId, shard: ShardId, session: u64) -> Result<Listing> {
+    fetch_listing(links, from, shard, Some(session))
+}
+
+/// What the finished files of `from`'s copy hold, at a mark.
+///
+/// # Errors
+/// As [`fetch_offer`]; [`Error::NotThere`] also if it is not the primary.
+pub fn fetch_contents(links: &Links, from: MemberId, shard: ShardId) -> Result<(Mark, BTreeMap<FileName, ContentId>)> {
+    let Listing { mark, files, .. } = fetch_listing(links, from, shard, None)?;
+    let contents = files.into_iter().map(|offered| match offered.content {
+        Some(content) if offered.file.is_finished_once() => Ok((offered.file, content)),
+        _ => Err(Error::Malformed { server: from, what: format!("{} among finished files", offered.file) }),
+    });
+    Ok((mark, contents.collect::<Result<_>>()?))
+}
+
+/// Has `to` compare and mend the files of its copy, or asks how far that is.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::Refused`]; [`Error::NotThere`] if it has no copy, or was not asked.
+pub fn ask_repair(links: &Links, to: MemberId, shard: ShardId, begin: bool) -> Result<Repair> {
+    let paths = links.bulk().clone();
+    let (sender, mut answers) = mpsc::channel(1);
+    paths.route.runtime.clone().spawn(async move {
+        let asked = async {
+            let mut client = paths.client(to).await?;
+            let answer = client.repair(RepairRequest { shard: shard.0, begin });
+            let answer = tokio::time::timeout(MAX_SILENCE, answer).await;
+            let answer = answer.map_err(|_| Error::unreachable(to, "it does not answer"))?;
+            answer.map_err(|status| failed(to, &status))
+        };
+        match asked.await {
+            Ok(answer) => drop(sender.send(Ok(answer.into_inner())).await),
+            Err(error) => paths.gave_up(to, error, &sender).await,
+        }
+    });
+    answers.blocking_recv().unwrap_or(Err(Error::Stopped)).map(Repair::said)
+}
+
+/// An offer for a session, or without one only what is finished.
+fn fetch_listing(links: &Links, from: MemberId, shard: ShardId, session: Option<u64>) -> Result<Listing> {
     let paths = links.bulk().clone();
     let runtime = paths.route.runtime.clone();
     let (sender, mut parts) = mpsc::channel(MAX_WAITING_PARTS);
     runtime.spawn(async move {
         let asked = async {
             let mut client = paths.client(from).await?;
-            let answer = client.offer(OfferRequest { shard: shard.0, session });
-            answer.await.map_err(|status| failed(from, &status))
+            let answer = match session {
+                Some(session) => client.offer(OfferRequest { shard: shard.0, session }).await,
+                None => client.contents(ContentsRequest { shard: shard.0 }).await,
+            };
+            answer.map_err(|status| failed(from, &status))
         };
         match asked.await {
             Ok(answer) => forward(from, answer.into_inner(), MAX_OFFER_TIME, &sender, |part| part.part).await,

@@ -9,9 +9,10 @@
 //! # Threads
 //!
 //! Each copy has one, see [`shard`]; leases one, which waits for no disk; the map and the leader's part
-//! one each. Messages of others arrive on threads that carry messages, which wait for none of these.
+//! one each, and one compares files ([`scrub`]). Messages of others arrive on threads that carry messages, which wait for none of these.
 
 mod clock;
+mod comparing;
 mod copies;
 pub mod error;
 mod fetcher;
@@ -20,9 +21,12 @@ mod gate;
 mod host;
 mod leader;
 mod leases;
+mod leftovers;
 pub mod links;
 mod packing;
 mod published;
+mod repairing;
+mod scrub;
 pub mod service;
 mod shard;
 mod table;
@@ -31,4 +35,6 @@ pub use copies::{Copies, Parts, Reported, is_replicated};
 pub use error::{Error, Result};
 pub use gate::CommitGate;
 pub use host::{Host, Opening};
+pub use repairing::{Differing, Phase, Repair};
+pub use scrub::Scrubbed;
 pub use shard::Facts;

@@ -11,7 +11,7 @@
 //! one server at a time, [`MAX_FETCHES`] of all, each with a thread of its own that reads
 //! [`MAX_PART_BYTES`] ahead of what the other server has taken, twice.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -22,13 +22,16 @@ use ecotone_control::ids::{MemberId, ShardId};
 use ecotone_membership::Known;
 use ecotone_mirror::error::Error as MirrorError;
 use ecotone_mirror::names::FileName;
-use ecotone_mirror::seed::Offer;
+use ecotone_mirror::seed::{Offer, OfferedFile};
+use ecotone_replica::position::Mark;
 use ecotone_replica::stream::{ContentId, FileKind, Item, MAX_ITEMS, MAX_MESSAGE_BYTES};
 use ecotone_replica::wire::{ListedFile, ListingPart, MAX_LISTED_FILES, Message, Parcel, encode_part};
 use ecotone_transport::listener::Caller;
 use ecotone_transport::peers::Call;
 use ecotone_transport::wire::copies_server::{Copies, CopiesServer};
-use ecotone_transport::wire::{CarryEnd, CopyParcel, FetchPart, FetchRequest, OfferPart, OfferRequest};
+use ecotone_transport::wire::{
+    CarryEnd, ContentsRequest, CopyParcel, FetchPart, FetchRequest, OfferPart, OfferRequest, RepairReply, RepairRequest,
+};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -39,6 +42,7 @@ use tracing::debug;
 
 use crate::error::{Error, Result};
 use crate::packing::{FRAMING_BYTES, MAX_PACKED_BYTES, unpack};
+use crate::repairing::Repair;
 
 /// Offers and fetches of one server at a time.
 pub const MAX_FETCHES_OF_SERVER: usize = 4;
@@ -85,6 +89,16 @@ pub trait Incoming: Send + Sync {
     /// # Errors
     /// [`Error::NotThere`] if there is no such file, or not any more.
     fn open(&self, from: MemberId, shard: ShardId, what: Fetched) -> Result<File>;
+    /// What the finished files of the copy here hold, at a mark.
+    ///
+    /// # Errors
+    /// [`Error::NotThere`] if it is not the primary.
+    fn contents(&self, shard: ShardId) -> Result<(Mark, BTreeMap<FileName, ContentId>)>;
+    /// Has the files of the copy here compared and mended, or says how far that is. Must not wait.
+    ///
+    /// # Errors
+    /// [`Error::NotThere`] if there is no copy, or nobody has asked for it.
+    fn repair(&self, shard: ShardId, begin: bool) -> Result<Repair>;
 }
 
 /// The service of one server; cheap to clone. Until it is attached to something it answers as a
@@ -322,11 +336,36 @@ impl Copies for Service {
         let asker = self.asker(&request, ShardId(shard))?;
         answer("ecotone-offer", asker, move |asker, answer| {
             let offer = asker.incoming.offer(asker.from, asker.shard, session)?;
-            list(&offer, |part| {
+            list((offer.mark, offer.clock_limit_ms), &offer.files, &offer.pending, |part| {
                 let part = encode_part(&part).map_err(|why| Error::NotThere(format!("it cannot be sent: {why}")))?;
                 answer.send(OfferPart { part: part.into() })
             })
         })
+    }
+
+    async fn contents(&self, request: Request<ContentsRequest>) -> Result<Response<Self::OfferStream>, Status> {
+        let asker = self.asker(&request, ShardId(request.get_ref().shard))?;
+        answer("ecotone-contents", asker, move |asker, answer| {
+            let (mark, contents) = asker.incoming.contents(asker.shard)?;
+            let offered =
+                |(file, content): (FileName, ContentId)| OfferedFile { file, len: content.len, content: Some(content) };
+            let files: Vec<OfferedFile> = contents.into_iter().map(offered).collect();
+            list((mark, 0), &files, &[], |part| {
+                let part = encode_part(&part).map_err(|why| Error::NotThere(format!("it cannot be sent: {why}")))?;
+                answer.send(OfferPart { part: part.into() })
+            })
+        })
+    }
+
+    async fn repair(&self, request: Request<RepairRequest>) -> Result<Response<RepairReply>, Status> {
+        let (from, _call) = caller(&request)?;
+        let (attached, incoming) = self.attached()?;
+        if attached.known.borrow().map.server(from).is_none() {
+            return Err(Status::permission_denied(format!("{from} is not in the map of this server")));
+        }
+        let RepairRequest { shard, begin } = request.into_inner();
+        let repair = incoming.repair(ShardId(shard), begin).map_err(|error| status(&error))?;
+        Ok(Response::new(repair.reply()))
     }
 
     async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
@@ -379,11 +418,15 @@ fn asked_for(request: &FetchRequest) -> Result<(Fetched, u64, u64), String> {
 }
 
 /// An offer in parts.
-fn list(offer: &Offer, mut send: impl FnMut(ListingPart) -> Result<()>) -> Result<()> {
-    let (mark, clock_limit_ms) = (offer.mark, offer.clock_limit_ms);
-    let (files, pending) = (offer.files.len() as u64, offer.pending.len() as u64);
+fn list(
+    (mark, clock_limit_ms): (Mark, u64),
+    all_files: &[OfferedFile],
+    all_pending: &[(Item, Vec<u8>)],
+    mut send: impl FnMut(ListingPart) -> Result<()>,
+) -> Result<()> {
+    let (files, pending) = (all_files.len() as u64, all_pending.len() as u64);
     send(ListingPart::Head { mark, clock_limit_ms, files, pending })?;
-    for files in offer.files.chunks(MAX_LISTED_FILES) {
+    for files in all_files.chunks(MAX_LISTED_FILES) {
         let listed = files.iter().map(|offered| {
             let FileName { kind, number } = offered.file;
             ListedFile { kind, number, len: offered.len, content: offered.content }
@@ -392,7 +435,7 @@ fn list(offer: &Offer, mut send: impl FnMut(ListingPart) -> Result<()>) -> Resul
     }
     let mut part: Vec<(Item, Vec<u8>)> = Vec::new();
     let mut part_bytes = 0;
-    for (item, bytes) in &offer.pending {
+    for (item, bytes) in all_pending {
         if part.len() == MAX_ITEMS || (!part.is_empty() && part_bytes + bytes.len() as u64 > MAX_MESSAGE_BYTES) {
             send(ListingPart::Pending(std::mem::take(&mut part)))?;
             part_bytes = 0;

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use ecotone_control::ids::{Epoch, MemberId, ShardId};
 use ecotone_control::map::Shard;
+use ecotone_mirror::comparing::Held;
 use ecotone_mirror::directory::{Directory, SyncDone, Want, check_fetched};
 use ecotone_mirror::error::Error as MirrorError;
 use ecotone_mirror::names::FileName;
@@ -37,7 +38,7 @@ use ecotone_replica::primary::Primary;
 use ecotone_replica::promotion::Serving;
 use ecotone_replica::receiver::Sync as SyncStage;
 use ecotone_replica::sender::MAX_HOLD_US;
-use ecotone_replica::stream::{Item, Kind, Resume, ToCopyBody};
+use ecotone_replica::stream::{ContentId, Item, Kind, Resume, ToCopyBody};
 use ecotone_replica::wire::{Message, Parcel, ShardReport};
 use parking_lot::{Condvar, Mutex, RwLock};
 use tracing::{error, info, warn};
@@ -50,6 +51,7 @@ use crate::host::{Host, Opening};
 use crate::leases::Leases;
 use crate::links::Links;
 use crate::published::{Published, Publisher};
+use crate::scrub::Scrubbed;
 
 /// Between two looks at a machine to which nothing happens.
 const IDLE_TICK: Duration = Duration::from_millis(100);
@@ -101,6 +103,10 @@ pub(crate) enum Input {
     /// A question for the files, while this is a replica.
     OfferAsked(mpsc::SyncSender<Result<Offer>>),
     FileAsked(FileName, mpsc::SyncSender<Result<Option<std::fs::File>>>),
+    /// By who compares the files.
+    HeldAsked(mpsc::SyncSender<Result<Held>>),
+    ReplaceAsked(Want, mpsc::SyncSender<Result<bool>>),
+    RebuildAsked(mpsc::SyncSender<Result<()>>),
     /// By people, or for the leader.
     Stop,
 }
@@ -214,6 +220,8 @@ pub struct Facts {
     pub bytes_sent: u64,
     /// Bytes of segments that were not sent, as copies make them of what they have.
     pub bytes_spared: u64,
+    /// What comparing its files has come to.
+    pub scrubbed: Scrubbed,
 }
 
 impl Sink for Shared {
@@ -336,6 +344,32 @@ impl Shared {
             return Ok(source.offer()?);
         }
         self.ask(Input::OfferAsked)
+    }
+
+    /// What its files should hold, and whether it is the primary.
+    pub(crate) fn held(&self) -> Result<(Held, bool)> {
+        if self.source.read().is_some() {
+            let (mark, finished) = self.contents()?;
+            return Ok((Held { mark, finished, ..Held::default() }, true));
+        }
+        Ok((self.ask(Input::HeldAsked)?, false))
+    }
+
+    /// What the finished files hold, if it is the primary.
+    pub(crate) fn contents(&self) -> Result<(Mark, BTreeMap<FileName, ContentId>)> {
+        let source = self.source.read().clone();
+        let source = source.ok_or_else(|| Error::NotThere(format!("the primary of {}", self.shard)))?;
+        Ok(source.contents()?)
+    }
+
+    /// Puts a file that was fetched and compared in the place of the one that is there.
+    pub(crate) fn replace(&self, want: &Want) -> Result<bool> {
+        self.ask(|answer| Input::ReplaceAsked(*want, answer))
+    }
+
+    /// Has the directory of this replica built anew.
+    pub(crate) fn rebuild(&self) -> Result<()> {
+        self.ask(Input::RebuildAsked)
     }
 
     fn ask<T>(&self, input: impl FnOnce(mpsc::SyncSender<Result<T>>) -> Input) -> Result<T> {
@@ -594,6 +628,30 @@ impl Thread {
                     Files::Elsewhere => Err(busy()),
                 };
                 let _ = answer.send(opened);
+            }
+            Input::HeldAsked(answer) => {
+                let held = match &self.files {
+                    Files::Replica(directory) => directory.held().map_err(Error::from),
+                    Files::Elsewhere => Err(busy()),
+                };
+                let _ = answer.send(held);
+            }
+            Input::ReplaceAsked(want, answer) => {
+                let replaced = match &mut self.files {
+                    Files::Replica(directory) => directory.replace(&want).map_err(Error::from),
+                    Files::Elsewhere => Err(busy()),
+                };
+                let _ = answer.send(replaced);
+            }
+            Input::RebuildAsked(answer) => {
+                let begun = match &self.files {
+                    Files::Replica(_) => {
+                        self.step(|copy, out| copy.must_rebuild(now_us(), out));
+                        Ok(())
+                    }
+                    Files::Elsewhere => Err(busy()),
+                };
+                let _ = answer.send(begun);
             }
             Input::Stop => {}
         }
@@ -1175,12 +1233,13 @@ impl Thread {
         let path = directory.temporary(&want);
         let (shared, around) = (self.shared.clone(), self.around.clone());
         self.helper("ecotone-copy-fetch", move || {
-            let fetched = around.fetcher.file(primary, shared.shard, &want, &path).and_then(|is_there| {
-                if is_there {
-                    check_fetched(&path, &want)?;
-                }
-                Ok(is_there)
-            });
+            let fetched =
+                around.fetcher.file(primary, shared.shard, &want, &path, &|| shared.is_over()).and_then(|is_there| {
+                    if is_there {
+                        check_fetched(&path, &want)?;
+                    }
+                    Ok(is_there)
+                });
             shared.inbox.put(Input::Fetched(want, fetched));
         });
     }

@@ -70,6 +70,15 @@ pub enum FederationRequest {
         /// Whether it is known that writes may be lost.
         force: bool,
     },
+    /// The files of a shard's copies are compared, and those that differ are replaced.
+    Repair {
+        /// Its number.
+        shard: u32,
+        /// The name or number of the only server whose copy it is about.
+        server: Option<String>,
+        /// Else it is only asked how far that is.
+        begin: bool,
+    },
     /// A shard was moved by hand.
     Move {
         /// Its number.

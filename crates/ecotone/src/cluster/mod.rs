@@ -173,6 +173,22 @@ enum Command {
         #[arg(long, requires = "force")]
         yes: bool,
     },
+    /// Compare the files of a shard's copies, and replace what differs
+    #[command(
+        after_help = "Every table, segment and log of every copy is read from its device and compared with what the primary, and the copy itself, know of it. \
+                            What differs is replaced by another copy's file of the same content; where the primary's own differs, the shard is handed over \
+                            first, without loss. Servers do the same by themselves, slowly, about once a week.\n\n\
+                            Exit status: 0 when all copies were compared and hold what they should now, 1 otherwise."
+    )]
+    Repair {
+        #[command(flatten)]
+        server: Server,
+        /// Its number
+        shard: u32,
+        /// Name or number of the only server whose copy is compared
+        #[arg(long = "server", value_name = "NAME")]
+        only: Option<String>,
+    },
     /// Show the settings of the federation, or one
     Get {
         #[command(flatten)]
@@ -303,6 +319,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             running::ask(server, &["SWITCHOVER", &shard.to_string(), "TO", to], text::switched_over)
         }
         Command::Promote { server, shard, to, force, yes } => running::promote(server, *shard, to, *force, *yes),
+        Command::Repair { server, shard, only } => running::repair(server, *shard, only.as_deref()),
         Command::Get { server, name } => {
             let words: Vec<&str> = ["GET"].into_iter().chain(name.as_deref()).collect();
             running::ask(server, &words, text::settings)

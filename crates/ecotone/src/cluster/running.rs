@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ecotone_bench::target::resp::Reply;
@@ -76,6 +77,34 @@ pub(super) fn promote(server: &Server, shard: u32, to: &str, force: bool, yes: b
     }
     words.push("FORCE");
     ask(server, &words, text::promoted)
+}
+
+/// Between two looks at how far copies are compared.
+const REPAIR_LOOK: Duration = Duration::from_millis(300);
+
+/// Has the files of a shard's copies compared, waits for that, and says what has come of it.
+pub(super) fn repair(server: &Server, shard: u32, only: Option<&str>) -> Result<()> {
+    let number = shard.to_string();
+    let mut words = vec!["REPAIR", &number];
+    words.extend(only.into_iter().flat_map(|only| ["SERVER", only]));
+    let mut connected = connect_running(server, &words.join(" "))?;
+    let mut answer = json_answer(&mut connected, &words)?;
+    words.push("PROGRESS");
+    let mut shown = String::new();
+    while answer["over"] != Value::Bool(true) {
+        let progress = text::repairing(&answer);
+        if !server.json && progress != shown {
+            eprintln!("{progress}");
+            shown = progress;
+        }
+        std::thread::sleep(REPAIR_LOOK);
+        answer = json_answer(&mut connected, &words)?;
+    }
+    print(server.json, &answer, &text::repaired(&answer))?;
+    if answer["whole"] != Value::Bool(true) {
+        bail!("{}", text::not_whole(&answer));
+    }
+    Ok(())
 }
 
 /// A token, in the command that a new server is started with.

@@ -419,6 +419,74 @@ pub(super) fn risks(status: &Value, shard: u32, to: &str) -> String {
     text
 }
 
+/// How far the copies of a shard are compared: one line, which changes in steps of a tenth.
+pub(super) fn repairing(answer: &Value) -> String {
+    let copy = |copy: &Value| {
+        let (done, all) = (copy["bytes"].as_u64().unwrap_or(0), copy["of_bytes"].as_u64().unwrap_or(0));
+        let how = match word(&copy["phase"]).as_str() {
+            "comparing" => format!("{} of {}", human(done - done % (all / 10).max(1)), human(all)),
+            phase => phase.to_owned(),
+        };
+        format!("{}: {how}", word(&copy["server"]))
+    };
+    format!("shard {}: {}", word(&answer["shard"]), list(&answer["copies"]).map(copy).collect::<Vec<_>>().join(", "))
+}
+
+/// What comparing the copies of a shard has come to.
+pub(super) fn repaired(answer: &Value) -> String {
+    let mut text = String::new();
+    for copy in list(&answer["copies"]) {
+        let (server, files) = (word(&copy["server"]), word(&copy["files"]));
+        let bytes = human(copy["bytes"].as_u64().unwrap_or(0));
+        let role = word(&copy["role"]);
+        match (word(&copy["phase"]).as_str(), copy["differing"].as_u64().unwrap_or(0)) {
+            ("done", 0) => line!(text, "{server} ({role}): {files} files, {bytes}: all hold what they should"),
+            ("done", differing) => {
+                let replaced = word(&copy["replaced"]);
+                line!(
+                    text,
+                    "{server} ({role}): {files} files, {bytes}: {differing} differed, {replaced} were replaced"
+                );
+            }
+            ("failed", _) => line!(text, "{server} ({role}): not all was compared: {}", word(&copy["trouble"])),
+            _ => line!(text, "{server}: nothing is known of it: {}", word(&copy["trouble"])),
+        }
+        for differing in list(&copy["named"]) {
+            let became = match (word(&differing["why_not"]), word(&differing["from"])) {
+                (why, _) if !why.is_empty() => format!("NOT replaced: {why}"),
+                (_, from) if !from.is_empty() => format!("replaced by {from}'s"),
+                _ => "its copy was built anew".into(),
+            };
+            line!(text, "  {}: {}; {became}", word(&differing["file"]), word(&differing["what"]));
+        }
+        let to = word(&copy["handed_over_to"]);
+        if !to.is_empty() {
+            line!(text, "  the shard was handed over to {to}, so that this could be replaced; nothing was lost");
+        }
+    }
+    text
+}
+
+/// What to do about copies that are not whole.
+pub(super) fn not_whole(answer: &Value) -> String {
+    let names = |is: &dyn Fn(&Value) -> bool| {
+        list(&answer["copies"]).filter(|copy| is(copy)).map(|copy| word(&copy["server"])).collect::<Vec<_>>().join(", ")
+    };
+    let uncompared = names(&|copy| copy["phase"] != "done");
+    let damaged = names(&|copy| copy["differing"].as_u64() != copy["replaced"].as_u64());
+    let mut parts = Vec::new();
+    if !uncompared.is_empty() {
+        parts.push(format!("not all copies were compared: see that these servers run, and try again: {uncompared}"));
+    }
+    if !damaged.is_empty() {
+        parts.push(format!(
+            "there are damaged files that no other copy in reach has whole, on {damaged}: start the servers of all copies and try again; if none \
+             has them, what they hold is lost where no backup has it (`ecotone repair DIR --into NEW` saves the rest of a stopped server's store)"
+        ));
+    }
+    parts.join("; ")
+}
+
 pub(super) fn settings(answer: &Value) -> String {
     let set: Vec<&Value> = list(&answer["set"]).collect();
     let mut text = String::new();
@@ -487,6 +555,48 @@ mod tests {
         for said in ["nobody leads", "HAS STOPPED: the disk is full", "IT WAS REMOVED", "ecotone cluster create"] {
             assert!(text.contains(said), "{said}: {text}");
         }
+    }
+
+    #[test]
+    fn a_repair_says_what_differed_and_what_is_left_to_do() {
+        let copy = |more: Value| {
+            let mut copy = json!({
+                "server": "a", "phase": "done", "role": "replica", "files": 9, "bytes": 1 << 20, "of_bytes": 4 << 20, "differing": 0,
+                "replaced": 0, "named": [], "handed_over_to": null, "trouble": null,
+            });
+            copy.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            copy
+        };
+        let named =
+            |why: Value, from: Value| json!([{ "file": "000012.sst", "what": "a bit", "why_not": why, "from": from }]);
+        let sound = json!({ "shard": 3, "copies": [copy(json!({}))] });
+        assert!(
+            repaired(&sound).contains("a (replica): 9 files, 1.0 MiB: all hold what they should"),
+            "{}",
+            repaired(&sound)
+        );
+        let mended = json!({ "shard": 3, "copies": [
+            copy(json!({ "differing": 1, "replaced": 1, "named": named(Value::Null, "b".into()), "handed_over_to": "b" })),
+        ]});
+        let said = repaired(&mended);
+        for part in ["1 differed, 1 were replaced", "000012.sst: a bit; replaced by b's", "handed over to b"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert_eq!(not_whole(&mended), "");
+        let left = json!({ "shard": 3, "copies": [
+            copy(json!({ "differing": 1, "named": named("nobody has it".into(), Value::Null) })),
+            json!({ "server": "c", "phase": "unknown", "trouble": "it does not answer" }),
+        ]});
+        let said = repaired(&left);
+        assert!(
+            said.contains("NOT replaced: nobody has it")
+                && said.contains("c: nothing is known of it: it does not answer"),
+            "{said}"
+        );
+        let next = not_whole(&left);
+        assert!(next.contains("try again: c") && next.contains("on a: start the servers of all copies"), "{next}");
+        let comparing = json!({ "shard": 3, "copies": [copy(json!({ "phase": "comparing" })), copy(json!({ "phase": "waiting" }))] });
+        assert_eq!(repairing(&comparing), "shard 3: a: 819.2 KiB of 4.0 MiB, a: waiting");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Copies of shards on real processes: what was acknowledged outlives the server that acknowledged
 //! it, a shard changes hands under load, and a server that is drained ends up empty.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -292,4 +292,120 @@ fn a_server_that_is_drained_ends_up_empty() {
         super::cluster::ecotone(&["cluster", "remove", &servers[0].clients, "c"]).status.success()
     });
     all_are_there(&everywhere[..2], acknowledged);
+}
+
+/// The tables and segments of shard 1 on a server, with what is in them.
+fn files_of(folder: &Path, server: &str) -> BTreeMap<String, Vec<u8>> {
+    let store = folder.join(server).join("store");
+    let mut files = BTreeMap::new();
+    for below in [store.clone(), store.join("values")] {
+        for entry in std::fs::read_dir(&below).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|kind| kind == "sst" || kind == "segment")
+                && let Ok(mut bytes) = std::fs::read(&path)
+            {
+                // A primary reserves space for what it appends to.
+                let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                bytes.truncate(end);
+                files.insert(path.strip_prefix(&store).unwrap().to_str().unwrap().to_owned(), bytes);
+            }
+        }
+    }
+    files
+}
+
+/// One bit of a file becomes another one, as a device does that: its times do not change.
+fn flip_bit(path: &Path) {
+    let modified = std::fs::metadata(path).unwrap().modified().unwrap();
+    let mut bytes = std::fs::read(path).unwrap();
+    let at = bytes.len() / 3;
+    bytes[at] ^= 8;
+    std::fs::write(path, bytes).unwrap();
+    std::fs::File::options().write(true).open(path).unwrap().set_modified(modified).unwrap();
+}
+
+/// The only finding, and of whose copy.
+fn only_finding(answer: &Value) -> (&str, &Value) {
+    assert_eq!(answer["differing"], 1, "{answer}");
+    let copies = answer["copies"].as_array().unwrap();
+    let copy = copies.iter().find(|copy| copy["differing"] == 1).unwrap();
+    (copy["server"].as_str().unwrap(), &copy["named"][0])
+}
+
+#[test]
+fn a_flipped_bit_in_any_copy_is_found_and_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let (folder, names) = (directory.path(), ["a", "b", "c"]);
+    let servers = federation(folder, &names, &["--shards", "1", "--copies", "3", "--level", "all"], 3);
+    let everywhere = addresses(&servers);
+    let load = Load::start(&everywhere);
+    load.more(300);
+    // An opening leaves what was in WALs in tables, and segments that are sealed.
+    let status = servers[0].status();
+    let to = in_sync(&shards(&status)[0]).into_iter().find(|name| shards(&status)[0]["primary"] != *name).unwrap();
+    cluster(&["switch-over", &servers[0].clients, "1", "--to", to]);
+    load.more(50);
+    let acknowledged = load.end();
+    until("all have the same files", || {
+        let [a, b, c] = names.map(|name| files_of(folder, name));
+        are_in_sync(&servers[0].status(), 3) && a.keys().any(|name| name.ends_with(".sst")) && a == b && b == c
+    });
+    let repair = ["repair", &servers[0].clients, "1"];
+    let sound = cluster(&repair);
+    assert_eq!(
+        (&sound["whole"], &sound["differing"], sound["copies"].as_array().unwrap().len()),
+        (&true.into(), &0.into(), 3)
+    );
+    let compared = |copy: &Value| copy["phase"] == "done" && copy["files"] == copy["of_files"] && copy["bytes"] != 0;
+    assert!(sound["copies"].as_array().unwrap().iter().all(compared), "{sound}");
+
+    // At a replica.
+    let primary = || shards(&servers[0].status())[0]["primary"].as_str().unwrap().to_owned();
+    let (before, good) = (primary(), files_of(folder, "a"));
+    let table = good.keys().find(|name| name.ends_with(".sst")).unwrap();
+    let path = |server: &str| folder.join(server).join("store").join(table);
+    let replica = names.into_iter().find(|name| *name != before).unwrap();
+    flip_bit(&path(replica));
+    let mended = cluster(&[&repair[..], &["--server", replica]].concat());
+    let (of, finding) = only_finding(&mended);
+    assert_eq!(
+        (of, finding["file"].as_str(), &finding["replaced"]),
+        (replica, Some(&table[..]), &true.into()),
+        "{mended}"
+    );
+    assert_eq!((mended["copies"].as_array().unwrap().len(), primary()), (1, before.clone()));
+    assert!(files_of(folder, replica)[table] == good[table]);
+
+    // At the primary: another copy takes over, and nothing is lost.
+    flip_bit(&path(&before));
+    let mended = cluster(&repair);
+    let (of, finding) = only_finding(&mended);
+    assert_eq!(
+        (of, finding["file"].as_str(), &finding["replaced"]),
+        (&before[..], Some(&table[..]), &true.into()),
+        "{mended}"
+    );
+    assert_ne!(primary(), before);
+    assert!(files_of(folder, &before)[table] == good[table]);
+    all_are_there(&everywhere, acknowledged);
+    until("all are in sync, with the same files", || {
+        let [a, b, c] = names.map(|name| files_of(folder, name));
+        are_in_sync(&servers[0].status(), 3) && a == b && b == c
+    });
+
+    // Everywhere: nobody can give it, and that is said. Where one has it again, the others get it.
+    names.iter().for_each(|name| flip_bit(&path(name)));
+    let output = super::cluster::ecotone(&["cluster", "repair", &servers[0].clients, "1"]);
+    let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(!output.status.success() && said.contains("NOT replaced: no other copy"), "{said} {error}");
+    assert!(error.contains("damaged files that no other copy in reach has whole, on a, b, c"), "{error}");
+    let trouble = servers[0].status();
+    let own = shards(&trouble)[0]["copies"].as_array().unwrap().iter().find(|copy| copy["server"] == "a").unwrap();
+    assert!(own["trouble"].as_str().unwrap().contains(&format!("{table} is damaged")), "{own}");
+    // Bit by bit it is what it was.
+    flip_bit(&path("b"));
+    let mended = cluster(&repair);
+    assert_eq!((&mended["whole"], &mended["replaced"]), (&true.into(), &2.into()), "{mended}");
+    assert!(names.iter().all(|name| files_of(folder, name)[table] == good[table]));
+    all_are_there(&everywhere, acknowledged);
 }

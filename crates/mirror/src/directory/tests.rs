@@ -1454,3 +1454,5 @@ fn offered_names_are_those_of_the_directory() {
     let left = names_in(&names::copy_directory(&copy.path)).unwrap();
     assert!(!left.iter().any(|name| name.starts_with("offer-")));
 }
+
+mod comparing;

@@ -11,11 +11,13 @@ use ecotone_control::map::{Addresses, Features, Map, Role, Server, ServerState, 
 use ecotone_identity::join::Joining;
 use ecotone_identity::{Clock, Identity, SystemClock, found};
 use ecotone_membership::Known;
+use ecotone_mirror::names::FileName;
 use ecotone_mirror::seed::Offer;
 use ecotone_replica::lease::Heartbeat;
 use ecotone_replica::position::Mark;
-use ecotone_replica::stream::{FileKind, Item, Kind, ToCopy, ToCopyBody};
+use ecotone_replica::stream::{ContentId, FileKind, Item, Kind, ToCopy, ToCopyBody};
 use ecotone_replica::wire::{Message, Parcel};
+use ecotone_replication::Repair;
 use ecotone_replication::error::{Error, Result};
 use ecotone_replication::links::{Links, Route};
 use ecotone_replication::service::{Fetched, Incoming, Service};
@@ -104,6 +106,8 @@ pub struct Notes {
     pub unreachable: Mutex<Vec<MemberId>>,
     pub offers: Mutex<BTreeMap<u64, Arc<Offer>>>,
     pub finished: Mutex<BTreeMap<u64, PathBuf>>,
+    pub contents: Mutex<Option<(Mark, BTreeMap<FileName, ContentId>)>>,
+    pub repairs: Mutex<BTreeMap<ShardId, Repair>>,
     /// Nothing with items is taken while this is so.
     stuck: Mutex<bool>,
     changed: Condvar,
@@ -160,6 +164,18 @@ impl Incoming for Notes {
                 is_it.then_some(open).ok_or_else(|| Error::NotThere(format!("{file:?} has other contents")))
             }
         }
+    }
+
+    fn contents(&self, _shard: ShardId) -> Result<(Mark, BTreeMap<FileName, ContentId>)> {
+        self.contents.lock().clone().ok_or_else(|| Error::NotThere("the primary".into()))
+    }
+
+    fn repair(&self, shard: ShardId, begin: bool) -> Result<Repair> {
+        let mut repairs = self.repairs.lock();
+        if begin {
+            return Ok(repairs.entry(shard).or_default().clone());
+        }
+        repairs.get(&shard).cloned().ok_or_else(|| Error::NotThere("nobody has asked".into()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Offers, and the bytes of files.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use ecotone_mirror::seed::{Offer, OfferedFile};
 use ecotone_replica::position::{Mark, Position};
 use ecotone_replica::stream::{ContentId, FileKind, Item, Kind};
 use ecotone_replica::wire::MAX_LISTED_FILES;
+use ecotone_replication::Repair;
 use ecotone_replication::error::Error;
-use ecotone_replication::fetching::{Limiter, fetch_offer, fetch_range};
+use ecotone_replication::fetching::{Limiter, ask_repair, fetch_contents, fetch_offer, fetch_range};
 use ecotone_replication::service::{Fetched, MAX_FETCHES_OF_SERVER};
 use tempfile::tempdir;
 
@@ -247,4 +249,42 @@ fn who_is_not_attached_has_no_copies() {
         Err(Error::Unreachable { what, .. }) => what.contains("has no copies"),
         other => panic!("{other:?}"),
     });
+}
+
+#[test]
+fn a_primary_says_what_all_its_finished_files_hold() {
+    let root = tempdir().unwrap();
+    let federation = Federation::new(root.path(), 2);
+    let asker = federation.servers[1].links();
+    let refused = fetch_contents(asker, ONE, SHARD);
+    assert!(matches!(refused, Err(Error::NotThere(_))), "{refused:?}");
+    let mark = Mark { position: Position { epoch: Epoch(3), number: 44 }, chain: 5 };
+    // More than one message holds.
+    let content = |at: u64| ContentId { len: at, hash: u128::from(at) << 70 };
+    let file = |at| FileName::new(if at % 2 == 0 { FileKind::Table } else { FileKind::Segment }, at);
+    let contents: BTreeMap<_, _> = (0..2 * MAX_LISTED_FILES as u64 + 7).map(|at| (file(at), content(at))).collect();
+    *federation.servers[0].notes.contents.lock() = Some((mark, contents.clone()));
+    assert_eq!(fetch_contents(asker, ONE, SHARD).unwrap(), (mark, contents));
+    // What only grows has no content.
+    *federation.servers[0].notes.contents.lock() = Some((mark, [(WAL, content(9))].into()));
+    assert!(matches!(fetch_contents(asker, ONE, SHARD), Err(Error::Malformed { .. })));
+}
+
+#[test]
+fn a_server_of_the_federation_has_another_one_compare_its_copy() {
+    let root = tempdir().unwrap();
+    let mut federation = Federation::new(root.path(), 3);
+    // Whether it has a copy itself or not.
+    federation.map.shards.get_mut(&SHARD).unwrap().copies.remove(&MemberId(3));
+    federation.publish();
+    let ask = |begin| ask_repair(federation.servers[2].links(), ONE, SHARD, begin);
+    assert!(matches!(ask(false), Err(Error::NotThere(_))));
+    assert_eq!(ask(true).unwrap(), Repair::default());
+    let repair = Repair { files: 7, of_files: 9, ..Repair::default() };
+    federation.servers[0].notes.repairs.lock().insert(SHARD, repair.clone());
+    assert_eq!(ask(false).unwrap(), repair);
+    let mut without = federation.map.clone();
+    without.servers.remove(&MemberId(3));
+    federation.servers[0].know(&without, Some(ONE));
+    wait("its map", || matches!(ask(false), Err(Error::Refused(_))));
 }

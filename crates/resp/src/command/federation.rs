@@ -66,6 +66,15 @@ const FEDERATION: &[Command] = &[
         ..subcommand("federation|promote", -5, "Makes a copy the primary that may lack what was acknowledged.", promote)
     },
     Command {
+        usage: "shard:integer [SERVER server] [PROGRESS]",
+        ..subcommand(
+            "federation|repair",
+            -3,
+            "Compares the files of a shard's copies, replaces those that differ, and returns as JSON how far that is.",
+            repair,
+        )
+    },
+    Command {
         usage: "[name]",
         ..subcommand("federation|get", -2, "Returns as JSON the settings of the whole federation, or one.", get)
     },
@@ -191,6 +200,19 @@ fn promote(call: &mut Call<'_>) -> Outcome {
     ask(call, FederationRequest::Promote { shard, to, force })
 }
 
+fn repair(call: &mut Call<'_>) -> Outcome {
+    let (words, begin) = match &call.arguments[2..] {
+        [words @ .., progress] if progress.eq_ignore_ascii_case(b"PROGRESS") => (words, false),
+        words => (words, true),
+    };
+    let (shard, server) = match words {
+        [shard] => (shard, None),
+        [shard, option, server] if option.eq_ignore_ascii_case(b"SERVER") => (shard, Some(text(server)?)),
+        _ => return Err(texts::SYNTAX),
+    };
+    ask(call, FederationRequest::Repair { shard: number(shard)?, server, begin })
+}
+
 fn get(call: &mut Call<'_>) -> Outcome {
     let name = match call.arguments[2..] {
         [] => None,
@@ -239,6 +261,9 @@ fn federation_help(call: &mut Call<'_>) -> Outcome {
             "    Hand a shard over to another copy of it that is in sync. Nothing is lost.",
             "PROMOTE <shard> TO <server> FORCE",
             "    Make a copy the primary, whatever it lacks: acknowledged writes may be lost. Stop the old primary before.",
+            "REPAIR <shard> [SERVER <server>] [PROGRESS]",
+            "    Compare the files of all copies of a shard, or of one server's, with what they should hold, and replace those",
+            "    that differ by another copy's. Returns as JSON how far that is; PROGRESS only does that.",
             "GET [<name>]",
             "    Return as JSON the settings of the whole federation, or one of them.",
             "SET <name> [<value>]",

@@ -113,6 +113,12 @@ fn each_subcommand_is_asked_of_the_host_and_its_answer_is_the_reply() {
         ("FEDERATION SWITCHOVER 3 to edge-2", FederationRequest::SwitchOver { shard: 3, to: name() }),
         ("FEDERATION PROMOTE 3 TO edge-2", FederationRequest::Promote { shard: 3, to: name(), force: false }),
         ("FEDERATION PROMOTE 3 TO edge-2 force", FederationRequest::Promote { shard: 3, to: name(), force: true }),
+        ("FEDERATION REPAIR 3", FederationRequest::Repair { shard: 3, server: None, begin: true }),
+        ("FEDERATION REPAIR 3 progress", FederationRequest::Repair { shard: 3, server: None, begin: false }),
+        (
+            "FEDERATION REPAIR 3 server edge-2 PROGRESS",
+            FederationRequest::Repair { shard: 3, server: Some(name()), begin: false },
+        ),
         ("FEDERATION GET", FederationRequest::Get { name: None }),
         ("FEDERATION GET a", FederationRequest::Get { name: Some("a".into()) }),
         ("FEDERATION DRAIN edge-2", FederationRequest::Drain { server: name(), drain: true }),

@@ -19,7 +19,7 @@ use ecotone_control::placing::{Change, Presence, next_changes};
 use ecotone_control::settings::Replication;
 use ecotone_membership::Known;
 use ecotone_replica::promotion::Serving;
-use ecotone_replication::{Copies, Facts, Reported, is_replicated};
+use ecotone_replication::{Copies, Facts, Phase, Repair, Reported, Scrubbed, is_replicated};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
@@ -318,6 +318,81 @@ pub(super) fn promote(
     }))
 }
 
+/// Has the files of a shard's copies compared and mended, or only says how far that is.
+pub(super) fn repair(
+    handle: &CopiesHandle,
+    known: &Known,
+    id: ShardId,
+    only: Option<MemberId>,
+    begin: bool,
+) -> Result<Value, String> {
+    let map = &known.map;
+    // Any member of it will do to see that there are copies.
+    let member = only.or_else(|| shard_of(map, id).ok()?.copies.first().copied()).unwrap_or(known.member);
+    let (shard, copies) = replicated(handle, map, id, member)?;
+    let members: Vec<MemberId> =
+        shard.copies.iter().copied().filter(|of| only.is_none_or(|only| only == *of)).collect();
+    // Side by side: one that does not answer holds up none of the others.
+    let answers: Vec<Result<Repair, String>> = std::thread::scope(|scope| {
+        let ask = |member: MemberId| {
+            let copies = &copies;
+            scope.spawn(move || copies.repair(id, member, begin).map_err(|error| error.to_string()))
+        };
+        let asked: Vec<_> = members.iter().map(|member| ask(*member)).collect();
+        let panicked = || Err("asking it has failed; the log of the server says more".to_owned());
+        asked.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panicked())).collect()
+    });
+    let is_over = |answer: &Result<Repair, String>| answer.as_ref().map_or(true, Repair::is_over);
+    let sum = |of: fn(&Repair) -> u64| answers.iter().flatten().map(of).sum::<u64>();
+    let (differing, replaced) = (sum(|repair| repair.differing), sum(|repair| repair.replaced));
+    let is_whole = |answer: &Result<Repair, String>| answer.as_ref().is_ok_and(|repair| repair.phase == Phase::Done);
+    Ok(json!({
+        "shard": id.0,
+        "over": answers.iter().all(is_over),
+        // All files of all copies were compared, and what differed was replaced.
+        "whole": answers.iter().all(is_whole) && differing == replaced,
+        "differing": differing,
+        "replaced": replaced,
+        "copies": members.iter().zip(&answers).map(|(member, answer)| repair_json(map, *member, answer)).collect::<Vec<_>>(),
+    }))
+}
+
+fn repair_json(map: &Map, member: MemberId, answer: &Result<Repair, String>) -> Value {
+    let server = name_of(map, member);
+    let repair = match answer {
+        Ok(repair) => repair,
+        Err(why) => return json!({ "server": server, "phase": "unknown", "trouble": why }),
+    };
+    let named = repair.named.iter().map(|differing| {
+        json!({
+            "file": differing.file,
+            "what": differing.what,
+            "replaced": differing.left.is_none(),
+            "from": differing.from.map(|from| name_of(map, from)),
+            "why_not": differing.left,
+        })
+    });
+    json!({
+        "server": server,
+        "phase": match repair.phase {
+            Phase::Waiting => "waiting",
+            Phase::Comparing => "comparing",
+            Phase::Done => "done",
+            Phase::Failed => "failed",
+        },
+        "role": if repair.is_primary { "primary" } else { "replica" },
+        "files": repair.files,
+        "of_files": repair.of_files,
+        "bytes": repair.bytes,
+        "of_bytes": repair.of_bytes,
+        "differing": repair.differing,
+        "replaced": repair.replaced,
+        "named": named.collect::<Vec<_>>(),
+        "handed_over_to": repair.handed_over_to.map(|to| name_of(map, to)),
+        "trouble": repair.trouble,
+    })
+}
+
 /// What to do instead of losing something.
 fn refusal(map: &Map, id: ShardId, shard: &Shard, (member, server): (MemberId, &Server), others: &[String]) -> String {
     if shard.primary == Some(member) {
@@ -399,6 +474,9 @@ pub(super) fn lines(known: &Known, seen: &CopiesSeen) -> Vec<(String, String)> {
         line("seeding_of_bytes", all.to_string()),
         line("sent_bytes_total", sum(|facts| facts.bytes_sent)),
         line("spared_bytes_total", sum(|facts| facts.bytes_spared)),
+        line("compared_bytes", sum(|facts| facts.scrubbed.compared_bytes)),
+        line("files_replaced", sum(|facts| facts.scrubbed.replaced)),
+        line("files_damaged", sum(|facts| facts.scrubbed.damaged.len() as u64)),
         line("shards_unprotected", count(&|shard| is_unprotected(map, shard))),
         line("shards_incomplete", count(&|shard| missing_copies(map, shard) > 0)),
     ];
@@ -552,6 +630,29 @@ mod tests {
         assert_eq!(refused(1, false), "You should send CLUSTER FAILOVER to a replica");
         assert!(refused(2, false).contains("drives no copies yet"));
         assert_eq!(replicas_of(&at(3), MemberId(3)).len(), 1);
+    }
+
+    #[test]
+    fn a_repair_is_whole_once_every_copy_is_compared_and_all_that_differed_is_replaced() {
+        use ecotone_replication::Differing;
+        let known = copied();
+        let map = &known.map;
+        let differing =
+            Differing { file: "000012.sst".into(), what: "a bit".into(), from: Some(MemberId(2)), left: None };
+        let repair =
+            Repair { phase: Phase::Done, differing: 1, replaced: 1, named: vec![differing], ..Repair::default() };
+        let shown = repair_json(map, MemberId(1), &Ok(repair));
+        assert_eq!(
+            (&shown["server"], &shown["phase"], &shown["named"][0]["from"]),
+            (&json!("a"), &json!("done"), &json!("b"))
+        );
+        assert_eq!((&shown["named"][0]["replaced"], &shown["named"][0]["why_not"]), (&json!(true), &Value::Null));
+        let silent = repair_json(map, MemberId(3), &Err("it does not answer".into()));
+        assert_eq!((&silent["phase"], &silent["trouble"]), (&json!("unknown"), &json!("it does not answer")));
+        let refused = |shard, only| repair(&CopiesHandle::default(), &known, ShardId(shard), only, true).unwrap_err();
+        assert!(refused(9, None).contains("there is no shard 9"));
+        assert!(refused(2, Some(MemberId(3))).contains("c has no copy of shard 2; there are copies on: "));
+        assert!(refused(1, None).contains("drives no copies yet"));
     }
 
     #[test]

@@ -79,6 +79,10 @@ pub(super) fn answer(
         FederationRequest::Promote { shard, to, force } => {
             copies::promote(handle, &known, ShardId(*shard), named(map, to)?, *force)?
         }
+        FederationRequest::Repair { shard, server, begin } => {
+            let only = server.as_ref().map(|server| named(map, server)).transpose()?.map(|(member, _)| member);
+            copies::repair(handle, &known, ShardId(*shard), only, *begin)?
+        }
         FederationRequest::Get { name } => settings_of(map, name.as_deref())?,
         FederationRequest::Set { name, value } => set(membership, name, value.as_ref())?,
     };

@@ -119,6 +119,35 @@ fn copies(page: &mut Page, known: Option<&Known>, facts: &[(ShardId, Facts)]) {
         "Whether something is wrong with the copy here; `ecotone cluster status` and the log say what.",
         &|_, facts| Some(facts.trouble.is_some().into()),
     );
+    gauge(
+        "ecotone_replication_damaged_files",
+        "Files of the copy here that do not hold what they should, and that no other copy has whole: \
+         `ecotone cluster repair` says which.",
+        &|_, facts| Some(facts.scrubbed.damaged.len().into()),
+    );
+    gauge(
+        "ecotone_replication_compared_timestamp_seconds",
+        "When all files of the copy here were last compared, in seconds since 1970. None before the first time.",
+        &|_, facts| facts.scrubbed.ended_s.map(Number::from),
+    );
+    page.counters(
+        "ecotone_replication_compared_bytes_total",
+        "Bytes of files of a copy here that were compared with what they should hold.",
+        ["shard"],
+        of(&|_, facts| Some(facts.scrubbed.compared_bytes.into())),
+    );
+    page.counters(
+        "ecotone_replication_differing_files_total",
+        "Files of a copy here that did not hold what they should.",
+        ["shard"],
+        of(&|_, facts| Some(facts.scrubbed.differing.into())),
+    );
+    page.counters(
+        "ecotone_replication_replaced_files_total",
+        "Of these, files that were replaced by another copy's.",
+        ["shard"],
+        of(&|_, facts| Some(facts.scrubbed.replaced.into())),
+    );
     page.counters(
         "ecotone_replication_applied_bytes_total",
         "Bytes of the stream that a copy here has applied.",
