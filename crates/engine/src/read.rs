@@ -182,7 +182,9 @@ impl<'s> Snapshot<'s> {
 
     pub(crate) fn read_options(&self) -> ReadOptions {
         let mut options = ReadOptions::default();
-        options.set_snapshot(&self.snapshot);
+        if !self.store.follows {
+            options.set_snapshot(&self.snapshot);
+        }
         options
     }
 
@@ -397,7 +399,10 @@ impl Store {
     pub fn snapshot(&self) -> Snapshot<'_> {
         let snapshot = self.db.snapshot();
         let mut read_options = ReadOptions::default();
-        read_options.set_snapshot(&snapshot);
+        // RocksDB knows none where it follows others. There nothing changes while anybody reads.
+        if !self.follows {
+            read_options.set_snapshot(&snapshot);
+        }
         Snapshot { store: self, read_options, snapshot }
     }
 

@@ -74,6 +74,8 @@ pub struct Store {
     pub(crate) durability: Durability,
     directory: PathBuf,
     mode: OpenMode,
+    /// Somebody else writes it.
+    pub(crate) follows: bool,
     rocks_options: Options,
     totals: Arc<Totals>,
     pub(crate) stall: Arc<StallClock>,
@@ -119,6 +121,25 @@ impl Store {
     /// The store's directory, absolute.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Shows what the files hold now, of a store that [follows](StoreBuilder::following) them.
+    /// Nobody may read it meanwhile: what a reader has of before may be gone afterwards. With
+    /// `looks_for_segments`, what was removed of the value log is let go.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] of a store that follows nothing. Else whatever RocksDB meets: it
+    /// shows what it showed before, or is to be opened anew.
+    pub fn catch_up(&self, looks_for_segments: bool) -> Result<()> {
+        if !self.follows {
+            return Err(Error::invalid("catch_up", "the store follows nobody"));
+        }
+        self.db.try_catch_up_with_primary().map_err(|error| Error::from_rocks(&error))?;
+        match &self.values {
+            Some(values) if looks_for_segments => Ok(values.log.look_for_segments()?),
+            _ => Ok(()),
+        }
     }
 
     /// Writes all memtables to tables. With `wait`, returns when they are durable; without, when it

@@ -3,7 +3,7 @@
 use ecotone_rocks::memtable;
 use rust_rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, InfoLogger, LogLevel, Options,
-    statistics::StatsLevel,
+    WriteBufferManager, statistics::StatsLevel,
 };
 
 use crate::collectors::add_collectors;
@@ -174,6 +174,19 @@ pub(crate) fn write_little(db: &mut Options, settings: &StoreSettings, Shortage 
     db.set_write_buffer_size(usize_of(replayed_memtable_bytes(settings, wal_bytes)));
     db.set_allow_fallocate(false);
     // Its log for people would be longer than all that.
+    db.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Fatal, |_, _| ()));
+}
+
+/// Has the database write no log for people, and look at no more tables than it needs to, where it
+/// follows the files of others. Its memtables take from the block cache, and from nothing else: no
+/// flush of its own would make them smaller, and those of other stores are not to be flushed for it.
+pub(crate) fn write_nothing(db: &mut Options, memory: Option<&MemoryLimit>) {
+    if let Some(memory) = memory {
+        let uncapped = 0;
+        let cache = memory.cache().clone();
+        db.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager_with_cache(uncapped, false, cache));
+    }
+    db.set_skip_stats_update_on_db_open(true);
     db.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Fatal, |_, _| ()));
 }
 

@@ -56,6 +56,16 @@ impl Clock {
         }
     }
 
+    /// A clock that shows `floor_ms` at first, and never more than that or the limit of `gate`.
+    pub(crate) fn under(gate: Arc<dyn CommitGate>, floor_ms: u64) -> Self {
+        Self {
+            is_limited: AtomicBool::new(true),
+            gates: RwLock::new(vec![gate]),
+            shown_ms: AtomicU64::new(floor_ms),
+            ..Self::from(0)
+        }
+    }
+
     /// From now on it shows no time beyond the limits of these gates, but for what it has shown.
     pub(crate) fn limit_to(&self, gates: impl FnOnce() -> Vec<Arc<dyn CommitGate>>) {
         let mut limiting = self.gates.write();
@@ -216,6 +226,19 @@ mod tests {
         assert!(fresh.now_ms() >= shown_ms && fresh.certain_ms() <= system_ms());
         let first_ms = fresh.now_ms();
         assert_eq!(fresh.ms_at(later(1000)), first_ms, "it stands still");
+    }
+
+    #[test]
+    fn under_a_gate_it_has_shown_nothing_beyond_the_limit() {
+        let limit = Arc::new(Limit(AtomicU64::new(5_000)));
+        let clock = Clock::under(limit.clone(), 4_000);
+        assert_eq!(clock.now_ms(), 5_000);
+        clock.limit_to(|| vec![limit.clone() as Arc<dyn CommitGate>]);
+        clock.show_at_least(9_000);
+        assert_eq!(clock.now_ms(), 5_000);
+        limit.0.store(7_000, Ordering::SeqCst);
+        assert_eq!(clock.now_ms(), 7_000);
+        assert_eq!(Clock::under(limit, 8_000).now_ms(), 8_000, "it was shown");
     }
 
     #[test]

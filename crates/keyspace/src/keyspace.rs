@@ -82,23 +82,28 @@ impl Keyspace {
     ///
     /// As [`open`](Self::open); shards that cannot be held together.
     pub fn open_shards(shards: Vec<OpenShard>, durability: Durability) -> Result<Arc<Self>, ShardError> {
-        let keyspace = Self {
+        let keyspace = Self::empty(durability, Clock::from(0), Arc::default());
+        shards.into_iter().try_for_each(|shard| keyspace.add_shard(shard))?;
+        Ok(Arc::new(keyspace))
+    }
+
+    /// One without shards.
+    pub(crate) fn empty(durability: Durability, clock: Clock, memory: Arc<Memory>) -> Self {
+        Self {
             shards: Shards::default(),
             latches: Latches::default(),
             watches: Watches::default(),
             reclaimable: ReclaimableCollections::default(),
             reclaimed_collections: AtomicU64::new(0),
             slow_reads: SlowReads::default(),
-            memory: Arc::default(),
+            memory,
             ranks: Ranks::default(),
             syncs_each_write: durability == Durability::Always,
             unsynced: UnsyncedWrites::default(),
             found_gone: AtomicBool::new(false),
             noted_ms: AtomicU64::new(u64::MAX),
-            clock: Clock::from(0),
-        };
-        shards.into_iter().try_for_each(|shard| keyspace.add_shard(shard))?;
-        Ok(Arc::new(keyspace))
+            clock,
+        }
     }
 
     /// Holds one shard more, whose slots no other has. Waits until nobody writes these slots; so no

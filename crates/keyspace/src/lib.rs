@@ -32,6 +32,7 @@ mod ranked_elements;
 pub mod ranks;
 mod reclaim;
 mod reclaimable;
+mod replica;
 mod rewrite;
 mod seen_gate;
 mod shards;
@@ -58,6 +59,7 @@ pub use maintenance::{MAINTENANCE_HZ, Maintenance};
 pub use prefetch::{MAX_PREFETCH_KEYS, Prefetched};
 pub use reclaim::Reclaimed;
 pub use reclaimable::ReclaimableCollections;
+pub use replica::{Held, Replica};
 pub use seen_gate::SeenGate;
 pub use shards::{
     HeldShards, MAX_LOCAL_SHARDS, OpenShard, Shard, ShardError, ShardId, ShardSet, SlotRanges, all_slots,

@@ -19,7 +19,8 @@
 //!   rests on. At a start the files are cut to it.
 //! - Nothing of the file side is done that is not synced as a whole: no durable MANIFEST names bytes
 //!   that are not durable. So `synced` and the state of the file side are one state.
-//! - Files are deleted once `synced` says that no MANIFEST in force names them.
+//! - Files are deleted once `synced` says that no MANIFEST in force names them, and
+//!   [who reads D](crate::readers) has caught up with that.
 //! - A file that others may hold by a link is never cut where it is.
 //!
 //! # Failure
@@ -61,6 +62,7 @@ use crate::files::{crc_of, create, cut, files_in, holds, len_of, make_parent, op
 use crate::names::{self, FileName, beside, path_of};
 use crate::opening::{self, Opening};
 use crate::pending::{self, Absent, Pending};
+use crate::readers::{MAX_CLOSE_TIME, Readers};
 use crate::record::{self, FileState, LogState, MAX_OPEN_FILES, SYNCED_FILE, Slots, Synced, Tail};
 use crate::seed::{self, Built, Offer, OfferedFile};
 use crate::switch;
@@ -242,6 +244,7 @@ pub struct Directory {
     finished: Vec<(FileName, ContentId)>,
     has_failed: Arc<AtomicBool>,
     now_us: u64,
+    readers: Arc<Readers>,
 }
 
 impl Directory {
@@ -337,6 +340,7 @@ impl Directory {
             finished: Vec::new(),
             has_failed: Arc::new(AtomicBool::new(false)),
             now_us: 0,
+            readers: Arc::default(),
         };
         {
             let mut durable = directory.durable.lock();
@@ -392,6 +396,27 @@ impl Directory {
             }
         }
         Ok([segments, wals])
+    }
+
+    /// The same, which `readers` may read while it is a replica's, and whom deletions wait for.
+    #[must_use]
+    pub fn with_readers(mut self, readers: Arc<Readers>) -> Self {
+        self.readers = readers;
+        self.admit_readers();
+        self
+    }
+
+    /// Of files that the engine has written nobody follows what comes.
+    fn admit_readers(&self) {
+        let is_shown = self.durable.lock().synced.side.current.is_some();
+        self.readers.admit(is_shown && !self.is_opened && !self.is_foreign);
+    }
+
+    /// Other files are about to take the place of what is there.
+    fn close_readers(&self) {
+        if !self.readers.close(MAX_CLOSE_TIME) {
+            tracing::warn!(directory = %self.path.display(), "who reads a copy does not end in time; it goes on without");
+        }
     }
 
     /// Records the standing: durable when it returns.
@@ -660,10 +685,13 @@ impl Directory {
             durable.write(synced)?;
             durable.begun.iter_mut().for_each(shorten);
         }
+        // Who reads it may have what is cut off, and goes on from there.
+        self.close_readers();
         let uncut = Growing { len, crc, file: Arc::new(open(&path)?), hasher: None };
         let before = self.growing.insert(file, uncut);
         self.is_unrecorded = true;
         let cut = self.record_mark().and_then(|()| cut(&self.path, &path, len));
+        self.admit_readers();
         let cut = match cut {
             Ok(cut) => Arc::new(cut),
             Err(error) => {
@@ -755,9 +783,11 @@ impl Directory {
             }
             opening.commit(&self.path)?;
         }
+        self.close_readers();
         self.durable.lock().is_closed = true;
         opening::recover(&self.path)?;
-        let (mut switched, _) = Self::load(&self.path, self.boot)?;
+        let (switched, _) = Self::load(&self.path, self.boot)?;
+        let mut switched = switched.with_readers(self.readers.clone());
         (switched.taken, switched.now_us) = (self.taken, self.now_us);
         switched.queue = std::mem::take(&mut self.queue);
         switched.queue_bytes = self.queue_bytes;
@@ -939,9 +969,8 @@ impl Directory {
         }
         let mut side = self.durable.lock().synced.side.clone();
         if side.deleted < side.drained {
-            // A try before this one came so far.
-            self.finish_deletions()?;
-            return self.drain();
+            // A try before this one came so far, or a reader was behind it.
+            return if self.finish_deletions()? { self.drain() } else { Ok(()) };
         }
         let drained = self.drain_first(ready, &mut side);
         let deleted = drained.inspect_err(|_| {
@@ -951,7 +980,8 @@ impl Directory {
         })?;
         // On the device before anything is deleted.
         self.forget(&deleted, Some(side))?;
-        self.finish_deletions()
+        self.admit_readers();
+        self.finish_deletions().map(drop)
     }
 
     /// Cuts off what was written and does not count.
@@ -1020,9 +1050,11 @@ impl Directory {
         Ok(deleted)
     }
 
-    /// Deletes what the file side says is not needed any more.
-    fn finish_deletions(&mut self) -> Result<()> {
+    /// Deletes what the file side says is not needed any more; false while a reader may need it.
+    fn finish_deletions(&mut self) -> Result<bool> {
+        let readers = self.readers.clone();
         let mut durable = self.durable.lock();
+        let Some(_deleting) = readers.deleting(durable.synced.side.drained) else { return Ok(false) };
         let mut synced = durable.synced.clone();
         let side = &mut synced.side;
         let done = self.pending.entries().partition_point(|entry| entry.end <= side.drained);
@@ -1051,7 +1083,7 @@ impl Directory {
             self.pending = cut;
             self.pending.remove_others()?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What a sync has to do, of what is applied now. It may run on another thread while items are
@@ -1231,6 +1263,7 @@ impl Directory {
     ///
     /// [`Error::TooMuch`] where no numbers are left, [`Error::Io`].
     pub fn prepare_opening(&mut self, at: Mark, clock_limit_ms: u64) -> Result<u64> {
+        self.close_readers();
         self.abandon()?;
         if !self.is_foreign {
             self.settle()?;
@@ -1371,12 +1404,14 @@ impl Directory {
         };
         let side = FileState { start, deleted: start, drained: start, manifests, current: Some(built.current) };
         let is_diverged = self.is_foreign || standing.history.relation(self.reached) == Relation::Diverged;
+        self.close_readers();
         self.durable.lock().is_closed = true;
         switch::commit(&self.path, &Synced { log, side }, standing, is_diverged)?;
-        let (path, boot) = (self.path.clone(), self.boot);
+        let (path, boot, readers) = (self.path.clone(), self.boot, self.readers.clone());
         drop(self);
         switch::recover(&path)?;
         let (directory, _) = Self::load(&path, boot)?;
+        let directory = directory.with_readers(readers);
         for offered in &built.listing.files {
             if let Some(content) = offered.content {
                 directory.catalog.lock().put(offered.file, content)?;

@@ -18,6 +18,7 @@ mod logs;
 pub mod names;
 mod opening;
 pub mod pending;
+pub mod readers;
 pub mod recipe;
 pub mod record;
 pub mod seed;

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ecotone_replica::position::BootId;
 
 /// Microseconds of a clock that goes on while the machine sleeps and never jumps.
-pub(crate) fn now_us() -> u64 {
+pub fn now_us() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u64::try_from(time.tv_sec).unwrap_or_default() * 1_000_000 + u64::try_from(time.tv_nsec).unwrap_or_default() / 1_000
 }

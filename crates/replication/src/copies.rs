@@ -34,6 +34,7 @@ use tracing::{info, warn};
 use crate::clock::{boot, now_us};
 use crate::error::{Error, Result};
 use crate::fetcher::Fetcher;
+use crate::followed::Followed;
 use crate::host::Host;
 use crate::leader::{LEADING_TICK, Leader, Order};
 use crate::leases::{Beating, Leases};
@@ -262,6 +263,12 @@ impl Copies {
             (shard, Facts { scrubbed, ..facts })
         };
         self.core.table.all().into_iter().map(facts).collect()
+    }
+
+    /// A copy here, to be read while it is a replica.
+    pub fn followed(&self, shard: ShardId) -> Option<Followed> {
+        let shared = self.core.table.get(shard)?;
+        Some(Followed::new(shared, self.core.around.host.directory(shard)))
     }
 
     /// What servers have said of their copies, where this one leads; else nothing.

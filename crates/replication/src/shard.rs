@@ -26,6 +26,7 @@ use ecotone_mirror::comparing::Held;
 use ecotone_mirror::directory::{Directory, SyncDone, Want, check_fetched};
 use ecotone_mirror::error::Error as MirrorError;
 use ecotone_mirror::names::FileName;
+use ecotone_mirror::readers::{MAX_CLOSE_TIME, Readers};
 use ecotone_mirror::recipe::spared_bytes;
 use ecotone_mirror::record;
 use ecotone_mirror::seed::{Building, Built, Listing, Offer};
@@ -180,6 +181,21 @@ pub(crate) struct Shared {
     bytes_applied: AtomicU64,
     bytes_sent: AtomicU64,
     bytes_spared: AtomicU64,
+    /// Who reads its files, while it is a replica.
+    pub(crate) readers: Arc<Readers>,
+}
+
+/// How far the files of a replica are, at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Applied {
+    /// Bytes of the stream that were applied since the copy is driven.
+    pub bytes: u64,
+    /// How far that is behind the primary.
+    pub staleness: ecotone_replica::receiver::Staleness,
+    /// When the primary had no more than this, by the clock of [`now_us`](crate::now_us).
+    pub fresh_us: u64,
+    /// The time by which keys expire is not beyond this.
+    pub clock_limit_ms: u64,
 }
 
 /// What a shard's thread says of itself, after each look.
@@ -328,6 +344,20 @@ impl Shared {
         facts.bytes_sent = self.bytes_sent.load(Ordering::Relaxed);
         facts.bytes_spared = self.bytes_spared.load(Ordering::Relaxed);
         facts
+    }
+
+    /// How far what is in its files now is behind; none while nobody knows, and of a primary.
+    pub(crate) fn applied(&self) -> Option<Applied> {
+        let now_us = now_us();
+        let machine = self.machine.lock();
+        if machine.copy.primary().is_some() {
+            return None;
+        }
+        let staleness = machine.copy.staleness(now_us)?;
+        // Counted up before the machine is told: what is shown is never more than there is.
+        let bytes = self.bytes_applied.load(Ordering::Relaxed);
+        let clock_limit_ms = machine.copy.receiver().clock_limit_ms();
+        Some(Applied { bytes, staleness, fresh_us: now_us.saturating_sub(staleness.us), clock_limit_ms })
     }
 
     /// A finished file of this copy, if it is there.
@@ -500,7 +530,9 @@ impl Driven {
             bytes_applied: AtomicU64::new(0),
             bytes_sent: AtomicU64::new(0),
             bytes_spared: AtomicU64::new(0),
+            readers: Arc::default(),
         });
+        let directory = directory.with_readers(shared.readers.clone());
         let thread = Thread {
             shared: shared.clone(),
             around,
@@ -1337,6 +1369,7 @@ impl Thread {
 
     /// As a process that starts: with what the directory holds. It is whole only if that is known.
     fn begin_anew(&mut self, is_whole: bool) {
+        self.shared.readers.close(MAX_CLOSE_TIME);
         self.files = Files::Elsewhere;
         self.is_broken = true;
         self.broken_us = now_us();
@@ -1350,6 +1383,7 @@ impl Thread {
         });
         match opened {
             Ok((directory, found)) => {
+                let directory = directory.with_readers(self.shared.readers.clone());
                 let id = (self.around.me, self.shared.shard);
                 let mut machine = self.shared.machine.lock();
                 let mut commands = Vec::new();
@@ -1404,6 +1438,7 @@ impl Thread {
 
     fn stop(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
+        self.shared.readers.close(MAX_CLOSE_TIME);
         let deadline = Instant::now() + MAX_STOP_TIME;
         self.step(|copy, out| copy.stop(out));
         self.do_commands();

@@ -533,7 +533,8 @@ pub struct SeenView {
     has_rules: bool,
     /// Its client has said that it follows redirects.
     pub follows_redirects: bool,
-    /// Its client has said `READONLY`. Copies are not read yet: only primaries answer.
+    /// Its client has said `READONLY`: commands that only read are answered by replicas as well
+    /// ([`crate::replica_reads`]).
     pub reads_replicas: bool,
 }
 

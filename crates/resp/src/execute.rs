@@ -17,10 +17,11 @@ use crate::command::table::{check_number, find_called};
 use crate::command::{Command, KeyPositions, flag, table, transactions};
 use crate::host::Host;
 use crate::protocol::reply::Reply;
+use crate::replica_reads;
 use crate::service::{Limits, Service};
 use crate::usage::Usage;
 use ecotone_keyspace::error::{Failure, texts};
-use ecotone_keyspace::{Blocking, CancellationToken, Keyspace, Slot, WriteGroup};
+use ecotone_keyspace::{Blocking, CancellationToken, Keyspace, Replica, Slot, WriteGroup};
 
 pub use crate::command::run::{ExecutionMode, Step, execute_command};
 
@@ -89,10 +90,12 @@ pub fn execute<'s>(
     }
     let seen = client.seen(&service.cluster);
     seen.refresh(&service.cluster);
+    let mut at_replica = None;
     if seen.has_rules() || service.keyspace.has_several() {
         match may_be_carried_out_here(service, client, command, arguments) {
             Ok(Where::Here) => {}
             Ok(Where::Elsewhere) => return Step::Elsewhere,
+            Ok(Where::AtReplica(replica)) => at_replica = Some(replica),
             Err(failure) => {
                 service.statistics.usage.refused(command.id());
                 if command.name == "exec" {
@@ -105,22 +108,44 @@ pub fn execute<'s>(
     if client.transaction.is_some() && !command.has(flag::NOT_QUEUED) {
         return queue(service, client, command, arguments, reply);
     }
-    if command.name == "exec" && client.transaction.is_some() {
-        let began = Instant::now();
-        let (step, has_failed) = match transactions::exec(service, client, group, reply, mode.blocking) {
-            Ok(step) => (step, false),
-            Err(failure) => (refuse(service, client, reply, &failure), true),
-        };
-        if matches!(step, Step::Done { .. }) {
-            service.statistics.commands.fetch_add(1, Ordering::Relaxed);
-            // Nothing else than a command that sleeps makes a transaction's client rest.
-            let sleeps = if let Then::Rest(rest) = client.then { rest } else { Duration::ZERO };
-            service.statistics.usage.carried_out(command.id(), began.elapsed().saturating_add(sleeps), has_failed);
-        }
-        step
-    } else {
-        execute_command(service, client, group, command, arguments, reply, mode)
+    if let Some(replica) = at_replica {
+        let step = replica_reads::carry_out(service, client, &replica, command, arguments, reply, mode.blocking);
+        return step.unwrap_or_else(|| {
+            // It has ended meanwhile. A transaction that has not begun is over as well.
+            if command.name == "exec" {
+                transactions::end(client, service);
+            }
+            let failure = replica_reads::ended(service, client, command, arguments);
+            refuse(service, client, reply, &failure)
+        });
     }
+    if command.name == "exec" && client.transaction.is_some() {
+        return exec(service, client, group, command, reply, mode.blocking);
+    }
+    execute_command(service, client, group, command, arguments, reply, mode)
+}
+
+/// Carries out the transaction of `client`, which has one.
+pub(crate) fn exec(
+    service: &Service,
+    client: &mut Client,
+    group: &mut WriteGroup,
+    command: &Command,
+    reply: &mut Reply,
+    blocking: Blocking,
+) -> Step {
+    let began = Instant::now();
+    let (step, has_failed) = match transactions::exec(service, client, group, reply, blocking) {
+        Ok(step) => (step, false),
+        Err(failure) => (refuse(service, client, reply, &failure), true),
+    };
+    if matches!(step, Step::Done { .. }) {
+        service.statistics.commands.fetch_add(1, Ordering::Relaxed);
+        // Nothing else than a command that sleeps makes a transaction's client rest.
+        let sleeps = if let Then::Rest(rest) = client.then { rest } else { Duration::ZERO };
+        service.statistics.usage.carried_out(command.id(), began.elapsed().saturating_add(sleeps), has_failed);
+    }
+    step
 }
 
 /// Whether a request begins as lines of HTTP do, whose body would be carried out as well: any web
@@ -143,9 +168,11 @@ fn may_be_tried(service: &Service, client: &Client, command: &Command, arguments
 }
 
 /// Where a request is carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Where {
     Here,
+    /// From a copy of another server's shard, for a client that has said `READONLY`.
+    AtReplica(Arc<Replica>),
     /// By the server that [`destination`] names, which is asked for the client.
     Elsewhere,
 }
@@ -173,7 +200,7 @@ fn is_forwarded(command: &Command) -> bool {
 }
 
 /// The slots of its keys, in their order.
-fn key_slots<'a>(command: &Command, arguments: &'a [&'a [u8]]) -> impl Iterator<Item = Slot> + 'a {
+pub(crate) fn key_slots<'a>(command: &Command, arguments: &'a [&'a [u8]]) -> impl Iterator<Item = Slot> + 'a {
     command.keys.of(arguments).map(|index| Slot::of(arguments[index]))
 }
 
@@ -194,6 +221,11 @@ fn may_be_carried_out_here(
     } else {
         Destination::Here
     };
+    if matches!(destination, Destination::Moved { .. } | Destination::Unserved)
+        && let Some(replica) = replica_reads::find(service, client, command, arguments)
+    {
+        return Ok(Where::AtReplica(replica));
+    }
     match destination {
         Destination::Here => Ok(Where::Here),
         Destination::Moved { slot, server } => {

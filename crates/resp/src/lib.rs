@@ -24,6 +24,7 @@ pub mod host;
 pub mod inspections;
 mod process;
 pub mod protocol;
+pub mod replica_reads;
 pub mod saves;
 pub mod serve;
 pub mod service;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -19,6 +19,7 @@ use crate::histogram::Times;
 use crate::host::Host;
 use crate::inspections::Inspections;
 use crate::process;
+use crate::replica_reads::ReplicaReads;
 use crate::saves::Saves;
 use crate::serve::CertificateEnds;
 use crate::slowlog::Slowlog;
@@ -53,6 +54,8 @@ pub struct Service {
     /// The federation, as clients are told of it. Until something is published: this server alone
     /// has all slots.
     pub cluster: Cluster,
+    /// Copies of other servers' shards that are read here, once there may be some.
+    pub replicas: OnceLock<Arc<dyn ReplicaReads>>,
     /// The server around it.
     pub host: Arc<dyn Host>,
     /// Saves that clients ask for.
@@ -99,6 +102,7 @@ impl Service {
             statistics: Statistics { usage, ..Statistics::default() },
             client_events: ClientEvents::default(),
             host,
+            replicas: OnceLock::new(),
             saves: Arc::default(),
             inspections: Arc::default(),
             compactions: Compactions::default(),

@@ -45,6 +45,7 @@ use crate::memory_shares::suit_clients;
 use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, SamplerState};
 use crate::open_files::share_with_stores;
 use crate::options::{ClientOptions, ServeOptions};
+use crate::replica_reads::{Reads, ReadsHandle};
 use crate::requests::Requests;
 use crate::sample_base::{SampleBase, counting_from};
 use crate::shards::{Follower, Shards, shards_of};
@@ -72,6 +73,8 @@ pub struct Daemon {
     /// Before what they follow and change.
     follower: Option<Follower>,
     copies: Option<Arc<Copies>>,
+    /// Copies that clients read here.
+    reads: Option<Arc<Reads>>,
     federation: Arc<Federation>,
     duties: Arc<ThreadDuties>,
     sampler: Arc<SamplerState>,
@@ -245,7 +248,8 @@ impl Daemon {
         let sampler_thread = Sampler::start(monitor)?;
         info!(directory = %options.directory.display(), shards = options.shards.len(), "the stores are open");
         let copies_handle = CopiesHandle::default();
-        sampler.watch_copies(&copies_handle);
+        let reads_handle = ReadsHandle::default();
+        sampler.watch_copies(&copies_handle, &reads_handle);
         let served = match options.clients.take() {
             Some(clients) => {
                 let around = Around {
@@ -259,6 +263,7 @@ impl Daemon {
                     policy: options.policy,
                     worker_slots,
                     copies: copies_handle.clone(),
+                    reads: reads_handle.clone(),
                 };
                 let served = Served::start(clients, around, options.store.durability, duties.clone())?;
                 served.service().keyspace.ranks().limit_to(rank_bytes);
@@ -295,6 +300,17 @@ impl Daemon {
             }
             _ => None,
         };
+        let reads = match (&served, federation.membership()) {
+            (Some(served), Some(membership)) => {
+                let (service, membership) = (served.service(), membership.clone());
+                let memory = service.keyspace.memory().clone();
+                let reads = Reads::new(stores.clone(), membership, copies_handle.clone(), duties.clone(), memory);
+                reads_handle.serves(&reads);
+                let _ = service.replicas.set(reads.clone());
+                Some(reads)
+            }
+            _ => None,
+        };
         status.serves(ServingParts {
             sampler: sampler.clone(),
             clients: served.as_ref().map(|served| ClientParts {
@@ -319,6 +335,7 @@ impl Daemon {
             shards,
             follower,
             copies,
+            reads,
             federation,
             duties,
             sampler,
@@ -501,6 +518,9 @@ impl Daemon {
         }
         self.follower.take();
         // Their stores are closed, while clients are told that they are not here.
+        if let Some(reads) = self.reads.take() {
+            reads.stop();
+        }
         self.copies.take();
         if let Some(served) = self.served.take() {
             served.stop();

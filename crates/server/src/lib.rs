@@ -27,6 +27,7 @@ mod monitor;
 mod open_files;
 mod options;
 pub mod record;
+mod replica_reads;
 mod requests;
 mod sample_base;
 mod shards;

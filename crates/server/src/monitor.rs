@@ -24,6 +24,7 @@ use crate::host_load::HostLoad;
 use crate::open_files::{OpenFiles, is_near};
 use crate::options::ServeOptions;
 use crate::record::{Job, Outcome, Record, Sample};
+use crate::replica_reads::{ReadFacts, ReadsHandle};
 use crate::stores::Stores;
 
 /// Takes records as they come. Called from several threads; must not block for long.
@@ -84,6 +85,8 @@ pub(crate) struct ServerSample {
     pub(crate) known: Option<Arc<Known>>,
     /// Of each copy of a shard that is driven here.
     pub(crate) copies: Vec<(ShardId, Facts)>,
+    /// Of each copy that may be read here.
+    pub(crate) reads: Vec<(ShardId, ReadFacts)>,
     pub(crate) models: ModelReport,
 }
 
@@ -95,6 +98,7 @@ pub(crate) struct SamplerState {
     commands: OnceLock<CommandSource>,
     keys: OnceLock<KeySource>,
     copies: OnceLock<CopiesHandle>,
+    reads: OnceLock<ReadsHandle>,
     started: Instant,
     sink: Option<RecordSink>,
     began: Mutex<Option<Instant>>,
@@ -148,6 +152,7 @@ impl SamplerState {
             commands: OnceLock::new(),
             keys: OnceLock::new(),
             copies: OnceLock::new(),
+            reads: OnceLock::new(),
             started: Instant::now(),
             sink,
             began: Mutex::new(None),
@@ -188,8 +193,9 @@ impl SamplerState {
     }
 
     /// Copies of shards are driven here, or will be.
-    pub(crate) fn watch_copies(&self, handle: &CopiesHandle) {
+    pub(crate) fn watch_copies(&self, handle: &CopiesHandle, reads: &ReadsHandle) {
         let _ = self.copies.set(handle.clone());
+        let _ = self.reads.set(reads.clone());
     }
 
     /// The workload begins: times of records count from here.
@@ -508,6 +514,7 @@ impl Monitor {
             federation: self.federation.statistics(),
             known: self.federation.membership().map(|membership| membership.known()),
             copies: self.sampler.copies.get().map(CopiesHandle::facts).unwrap_or_default(),
+            reads: self.sampler.reads.get().map(ReadsHandle::facts).unwrap_or_default(),
             models,
             properties,
             counters,

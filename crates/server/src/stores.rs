@@ -27,6 +27,7 @@ use ecotone_engine::{
 use ecotone_io::tap::WriteTap;
 use ecotone_keyspace::gate::CommitGate;
 use ecotone_keyspace::{OpenShard, ShardError, ShardId, SlotRanges, all_slots, layout};
+use ecotone_mirror::names;
 use parking_lot::RwLock;
 use tracing::{info, warn};
 
@@ -38,6 +39,9 @@ const FIRST_FOLDER: &str = "store";
 
 /// The folder of the others' folders.
 const OTHERS_FOLDER: &str = "shards";
+
+/// What RocksDB may write that follows a copy, beside that copy's directory.
+const FOLLOWER_FOLDER: &str = "reader";
 
 /// Whoever looks at all stores has them for less than this.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
@@ -277,6 +281,30 @@ impl Stores {
         gate: Arc<dyn CommitGate>,
     ) -> Result<OpenShard> {
         self.open_another(shard, Some(Copied { tap, least_segment, gate }))
+    }
+
+    /// Opens the files of a copy, which replication writes, to be read. The store is no one of these:
+    /// it counts nowhere, and is closed by whoever has it.
+    ///
+    /// # Errors
+    ///
+    /// Those of an opening: what is there may not be a whole store yet.
+    pub(crate) fn open_follower(&self, id: ShardId) -> Result<Store> {
+        let Opening { directory, settings, duties, .. } = &self.opening;
+        let directory = directory_of(directory, id);
+        // Rows and maps would show what was there before.
+        let settings = StoreSettings {
+            row_cache_bytes: None,
+            mapped_read_bytes: 0,
+            page_cache_bytes: None,
+            ..share(settings, self.most.load(Ordering::Relaxed) + 1)
+        };
+        let beside = names::copy_directory(&directory).join(FOLLOWER_FOLDER);
+        let mut builder = Store::builder(&directory).settings(settings).following(&beside).duties(duties.clone());
+        if let Some(memory) = &self.memory {
+            builder = builder.memory(memory.clone());
+        }
+        Ok(builder.open()?)
     }
 
     fn open_another(&self, shard: &ShardOptions, copied: Option<Copied>) -> Result<OpenShard> {

@@ -155,6 +155,8 @@ pub struct ValueLog {
     watermark: Option<Watermark>,
     watermark_file: Mutex<Option<WatermarkFile>>,
     failure: Arc<SyncFailure>,
+    /// Whether others append to the segments, begin and remove them.
+    follows: bool,
     tap: Tap,
 }
 
@@ -217,6 +219,7 @@ impl ValueLog {
             watermark,
             watermark_file: Mutex::default(),
             failure: Arc::default(),
+            follows: false,
             tap,
         })
     }
@@ -247,6 +250,13 @@ impl ValueLog {
     /// dictionaries those that are not in use take at most so many bytes of memory.
     pub fn with_packed_values(self, dictionary_bytes: u64) -> Self {
         Self { packs: true, dictionaries: DictionaryCache::new(dictionary_bytes), ..self }
+    }
+
+    /// The same, of a log that others write: segments that are not known yet, or have grown, are
+    /// looked for when a value is read. None is mapped, or read past the kernel's cache.
+    pub fn following(self) -> Self {
+        let is_direct = AtomicBool::new(false);
+        Self { follows: true, mappings: Mappings::new(0), page_cache_bytes: None, reads_directly: is_direct, ..self }
     }
 
     /// The same, of which the kernel is expected to keep so many bytes in memory.
@@ -960,6 +970,9 @@ impl ValueLog {
         read: impl FnOnce(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
     ) -> Result<(Arc<Segment>, Whole)> {
         let offset = u64::from(pointer.offset);
+        if self.follows {
+            self.look_for_segment(pointer.segment, pointer.end(key.len()))?;
+        }
         let segment = self.segment_of(pointer)?;
         if pointer.end(key.len()) > segment.bytes() || pointer.offset < SEGMENT_HEADER_BYTES as u32 {
             return Err(segment.corrupt(offset, "the pointer leads outside of the segment"));
@@ -1018,6 +1031,44 @@ impl ValueLog {
     pub fn ignoring_headers(self) -> Self {
         self.segments.read().values().for_each(|segment| segment.ignore_header());
         self
+    }
+
+    /// Finds out how long a segment is by now that others append to, if it was not so long before.
+    fn look_for_segment(&self, number: SegmentNumber, end: u64) -> Result<()> {
+        if self.segment(number).is_some_and(|segment| segment.bytes() >= end) {
+            return Ok(());
+        }
+        let path = self.directory.join(segment::file_name(number));
+        match std::fs::metadata(&path) {
+            Ok(metadata) => {
+                self.note_segment(&mut self.segments.write(), number, metadata.len());
+                Ok(())
+            }
+            // Who follows the pointer says so.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(Error::io("look at", &path, &error)),
+        }
+    }
+
+    /// Finds out which segments there are, of a log that others write, and lets those go that were
+    /// removed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub fn look_for_segments(&self) -> Result<()> {
+        let found = segment::list(&self.directory)?;
+        let mut segments = self.segments.write();
+        segments.retain(|number, _| found.binary_search_by_key(number, |(number, _)| *number).is_ok());
+        found.into_iter().for_each(|(number, bytes)| self.note_segment(&mut segments, number, bytes));
+        Ok(())
+    }
+
+    /// A file that has grown may be another one as well, with the same bytes before.
+    fn note_segment(&self, segments: &mut SegmentMap<Arc<Segment>>, number: SegmentNumber, bytes: u64) {
+        if segments.get(&number).is_none_or(|known| known.bytes() != bytes) {
+            segments.insert(number, Segment::found(&self.directory, number, bytes, &self.descriptors, &self.tap));
+        }
     }
 
     /// The segment of this number, where there is one.

@@ -202,6 +202,7 @@ enum Command {
                             replication.level             who must have a write before it is acknowledged: one, quorum or all\n  \
                             replication.min_in_sync       the least number of copies in sync for level all\n  \
                             replication.max_lag_bytes     a copy that lacks more does not count any more until it has caught up\n  \
+                            replication.max_staleness_ms  replicas whose data may be older answer no reads\n  \
                             replication.seed_bytes_per_s  what the making of a copy may take of the network\n\
                             Copies come and go by themselves when their number is changed.")]
     Set {

@@ -19,7 +19,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(2);
 
 /// A client that knows all servers, goes where it is sent, and asks again where it gets no answer,
 /// as cluster clients do.
-struct Client {
+pub(super) struct Client {
     addresses: Vec<String>,
     open: HashMap<String, BufReader<TcpStream>>,
     /// Where it was answered last.
@@ -27,12 +27,12 @@ struct Client {
 }
 
 impl Client {
-    fn new(addresses: &[String]) -> Client {
+    pub(super) fn new(addresses: &[String]) -> Client {
         Client { addresses: addresses.to_vec(), open: HashMap::new(), last: 0 }
     }
 
     /// Asks until it is answered by anything but an error.
-    fn ask(&mut self, words: &[&str]) -> String {
+    pub(super) fn ask(&mut self, words: &[&str]) -> String {
         let began = Instant::now();
         let mut said = String::new();
         while began.elapsed() < PATIENCE {
@@ -58,7 +58,7 @@ impl Client {
         panic!("{words:?} is not answered: {said}");
     }
 
-    fn ask_at(&mut self, address: &str, words: &[&str]) -> std::io::Result<String> {
+    pub(super) fn ask_at(&mut self, address: &str, words: &[&str]) -> std::io::Result<String> {
         if !self.open.contains_key(address) {
             let stream = TcpStream::connect(address)?;
             stream.set_read_timeout(Some(ANSWER_TIME))?;
@@ -79,6 +79,13 @@ impl Client {
         connection.read_exact(&mut value)?;
         value.truncate(len);
         Ok(String::from_utf8(value).unwrap())
+    }
+
+    /// The next line that a server says.
+    pub(super) fn line(&mut self, address: &str) -> std::io::Result<String> {
+        let mut line = String::new();
+        self.open.get_mut(address).ok_or(ErrorKind::NotConnected)?.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
     }
 }
 
@@ -138,7 +145,7 @@ fn all_are_there(addresses: &[String], acknowledged: u64) {
 
 /// Servers of these names, of which the first two or more vote, with shards that are dealt, all of
 /// whose copies are in sync.
-fn federation(folder: &Path, names: &[&str], create: &[&str], copies: usize) -> Vec<Server> {
+pub(super) fn federation(folder: &Path, names: &[&str], create: &[&str], copies: usize) -> Vec<Server> {
     cluster(&["init", "--dir", text(&folder.join(names[0])), "--name", names[0], "--zone", names[0]]);
     let first = Server::start(folder, names[0], None, &[]);
     until("the first one leads", || first.status()["leader"]["name"] == names[0]);
@@ -154,7 +161,7 @@ fn federation(folder: &Path, names: &[&str], create: &[&str], copies: usize) -> 
     servers
 }
 
-fn shards(status: &Value) -> &Vec<Value> {
+pub(super) fn shards(status: &Value) -> &Vec<Value> {
     status["shards"].as_array().unwrap()
 }
 
@@ -172,7 +179,7 @@ fn are_in_sync(status: &Value, copies: usize) -> bool {
     shards(status).iter().all(is_so)
 }
 
-fn addresses(servers: &[Server]) -> Vec<String> {
+pub(super) fn addresses(servers: &[Server]) -> Vec<String> {
     servers.iter().map(|server| server.clients.clone()).collect()
 }
 

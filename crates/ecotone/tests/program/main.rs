@@ -13,6 +13,7 @@ mod counting;
 mod inspection;
 mod lab_cluster;
 mod lab_copies;
+mod replica_reads;
 mod scripts;
 mod serve;
 mod small_device;

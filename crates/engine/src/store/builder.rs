@@ -96,6 +96,16 @@ impl StoreBuilder {
         self
     }
 
+    /// Follows a store that somebody else writes: it is read only, shows what the files held when it
+    /// was opened, and later what they held when it [caught up](Store::catch_up) last. Nothing is
+    /// written in its directory; whoever writes there removes no file that this one has not passed.
+    /// `beside` is a folder that RocksDB may use, outside of that directory.
+    pub fn following(mut self, beside: &Path) -> Self {
+        self.mode = OpenMode::ReadOnly;
+        self.components.follows_beside = Some(beside.to_path_buf());
+        self
+    }
+
     /// Runs compactions elsewhere. Without one all are local.
     pub fn offload(mut self, offload: Arc<dyn CompactionOffload>) -> Self {
         self.components.offload = Some(offload);
@@ -149,6 +159,7 @@ impl fmt::Debug for StoreBuilder {
             events,
             flush_on_open,
             least_segment,
+            follows_beside,
         } = &self.components;
         f.debug_struct("StoreBuilder")
             .field("directory", &self.directory)
@@ -164,6 +175,7 @@ impl fmt::Debug for StoreBuilder {
             .field("events", &events.is_some())
             .field("flush_on_open", flush_on_open)
             .field("least_segment", least_segment)
+            .field("follows_beside", follows_beside)
             .finish()
     }
 }

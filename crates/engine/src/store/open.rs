@@ -88,6 +88,8 @@ pub(crate) struct StoreComponents {
     pub(crate) events: Option<Arc<dyn StoreEvents>>,
     pub(crate) flush_on_open: bool,
     pub(crate) least_segment: u32,
+    /// Of a store that follows the files of another process or part.
+    pub(crate) follows_beside: Option<PathBuf>,
 }
 
 /// What is asked for.
@@ -100,6 +102,10 @@ struct Request<'r> {
 impl Request<'_> {
     fn is_writable(&self) -> bool {
         self.mode != OpenMode::ReadOnly
+    }
+
+    fn follows(&self) -> bool {
+        self.components.follows_beside.is_some()
     }
 
     /// Tells the hooks of what this crate itself writes.
@@ -185,6 +191,7 @@ fn open_once(directory: &Path, request: &Request<'_>, meets_full_disk: bool) -> 
         durability: request.settings.durability,
         directory,
         mode: request.mode,
+        follows: request.follows(),
         rocks_options,
         totals: parts.totals,
         stall: parts.stall,
@@ -249,6 +256,10 @@ struct Checked {
 /// May lose: nothing. Fails with `Corrupt`, by file and offset, before anything is removed to make
 /// room: of a damaged store every file may be needed.
 fn check_logs(directory: &Path, request: &Request<'_>, meets_full_disk: bool) -> Result<Checked> {
+    if request.follows() {
+        // They are appended to all the time: where they end nothing is wrong.
+        return Ok(Checked { logs: Arc::default(), shortage: None });
+    }
     let logs = Arc::new(log_check::check(directory)?);
     let shortage = if request.is_writable() {
         let found = Shortage::relieve(directory, meets_full_disk, logs.has_whole_manifest());
@@ -330,7 +341,10 @@ fn prepare(directory: &Path, request: &Request<'_>, logs: Arc<Logs>, shortage: O
     let memory = components.memory.clone().or_else(own_limit);
     let mut rocks_options = tuning::database_options(settings, memory.as_ref());
     // The first WAL as a whole is what no numbers of writes miss.
-    rocks_options.set_track_and_verify_wals(logs.may_want_a_wal());
+    rocks_options.set_track_and_verify_wals(logs.may_want_a_wal() && !request.follows());
+    if request.follows() {
+        tuning::write_nothing(&mut rocks_options, memory.as_ref());
+    }
     let parts = Parts::new(directory, request, &rocks_options)?;
     let mut hooks = components.hooks.clone();
     let values = prepare_values(directory, request, &parts, logs, &mut hooks, &mut rocks_options)?;
@@ -394,6 +408,7 @@ fn prepare_values(
         outcome: &parts.replayed,
         duties: &parts.duties,
         least_segment: request.components.least_segment,
+        follows: request.follows(),
     };
     let values = Opening::prepare(directory, components, parts.expired, request.settings, hooks, rocks_options)?;
     if values.is_none() {
@@ -464,10 +479,10 @@ fn open_database(
         ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, tuning::empty_family_options(request.settings)),
         ColumnFamilyDescriptor::new(DATA_FAMILY, options.clone()),
     ];
-    let opened = if request.is_writable() {
-        DB::open_cf_descriptors(options, directory, families)
-    } else {
-        DB::open_cf_descriptors_read_only(options, directory, families, false)
+    let opened = match &request.components.follows_beside {
+        Some(beside) => DB::open_cf_descriptors_as_secondary(options, directory, beside.as_path(), families),
+        None if request.is_writable() => DB::open_cf_descriptors(options, directory, families),
+        None => DB::open_cf_descriptors_read_only(options, directory, families, false),
     };
     let opened = opened.map_err(|error| Error::from_open(directory, &error, another_process));
     let of_values = || prepared.values.as_ref().and_then(Opening::failure);

@@ -93,6 +93,8 @@ pub(crate) struct Components<'s> {
     pub(crate) duties: &'s ThreadDuties,
     /// The next segment has this number at least.
     pub(crate) least_segment: u32,
+    /// Others append to the segments, begin and remove them.
+    pub(crate) follows: bool,
 }
 
 impl Opening {
@@ -100,7 +102,7 @@ impl Opening {
     /// store without values of its own that is to stay so.
     pub(crate) fn prepare(
         directory: &Path,
-        Components { admission, internal, failure, logs, outcome, duties, least_segment }: Components<'_>,
+        Components { admission, internal, failure, logs, outcome, duties, least_segment, follows }: Components<'_>,
         expired: Option<ExpiredValues>,
         settings: &StoreSettings,
         hooks: &mut Option<FileSystemHooks>,
@@ -126,6 +128,7 @@ impl Opening {
             .with_page_cache(settings.page_cache_bytes);
         let memory_bytes = settings.compression_memory_bytes;
         let log = if packs { log.with_packed_values(dictionary_share(memory_bytes)) } else { log };
+        let log = if follows { log.following() } else { log };
         let log = Arc::new(match settings.max_open_files {
             Some(most) => log.with_max_open(most as usize),
             None => log,

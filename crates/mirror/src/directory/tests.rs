@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::files::names_in;
 use crate::names::parse;
+use crate::readers::Reading;
 use crate::recipe::{Recipe, RecipeWriter, Step};
 use crate::record::faults;
 use crate::seed::{Building, Listing};
@@ -362,7 +363,16 @@ impl World {
 
 /// The engine: the ids in the directory, each value looked at.
 fn open_store(directory: &Path) -> BTreeSet<u32> {
-    let read = |file| fs::read(path_of(directory, file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    read_store(directory).0
+}
+
+/// The same, with the files that it has read.
+fn read_store(directory: &Path) -> (BTreeSet<u32>, BTreeSet<FileName>) {
+    let used = std::cell::RefCell::new(BTreeSet::new());
+    let read = |file| {
+        used.borrow_mut().insert(file);
+        fs::read(path_of(directory, file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+    };
     let current = names::named_by_current(&read(name(FileKind::Current, 0))).unwrap();
     let manifest = String::from_utf8(read(name(FileKind::Manifest, current))).unwrap();
     let (mut tables, mut min_wal) = (BTreeSet::new(), 0);
@@ -393,7 +403,7 @@ fn open_store(directory: &Path) -> BTreeSet<u32> {
             ids.insert(id);
         }
     }
-    ids
+    (ids, used.take())
 }
 
 fn boot(number: u8) -> BootId {
@@ -713,6 +723,45 @@ fn is_injected(error: &Error) -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_deleted_that_a_reader_has_not_passed(seed in any::<u64>(), steps in 10..160_usize) {
+        let world = World::new(seed).run(steps);
+        let mut copy = Copy::new(&world, seed ^ 7);
+        let readers = Arc::new(Readers::default());
+        copy.directory = copy.directory.take().map(|directory| directory.with_readers(readers.clone()));
+        let mut random = Random(seed ^ 11);
+        // With the files of what it shows.
+        let mut reader: Option<(Reading, BTreeSet<FileName>)> = None;
+        for _ in 0..300 {
+            copy.step().unwrap();
+            // One that was asked to end takes its time.
+            reader = reader.filter(|(reading, _)| !reading.is_over() || random.once_in(2));
+            let goes_on = reader.iter().filter(|(reading, _)| !reading.is_over());
+            for file in goes_on.flat_map(|(_, needed)| needed) {
+                prop_assert!(path_of(&copy.path, *file).exists(), "{file}");
+            }
+            match (&mut reader, random.below(4)) {
+                (Some((reading, needed)), 0 | 1) if !reading.is_over() => {
+                    let drained = reading.drained();
+                    *needed = read_store(&copy.path).1;
+                    reading.passed(drained);
+                }
+                (Some(_), 2) if random.once_in(4) => reader = None,
+                (None, 3) => {
+                    reader = readers.begin().map(|reading| {
+                        let drained = reading.drained();
+                        let needed = read_store(&copy.path).1;
+                        reading.passed(drained);
+                        (reading, needed)
+                    });
+                }
+                _ => {}
+            }
+        }
+        drop(reader);
+        copy.finish();
+    }
 
     /// Whatever fails, and whenever, the copy is what was written up to its mark, and in the end the
     /// same files.

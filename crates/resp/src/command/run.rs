@@ -107,7 +107,7 @@ pub fn execute_command<'s>(
         }
         if has_latches && sees_one_moment {
             group.see(of_keys.iter().copied());
-            let shards = shards.get_or_init(|| service.keyspace.held());
+            let shards = shards.get_or_init(|| group.keyspace().held());
             snapshot = Some(shards.snapshot(of_keys.iter().copied()));
             prefetched = None;
         } else if has_latches && !group.hold(&of_keys, for_latches) {
@@ -125,7 +125,7 @@ pub fn execute_command<'s>(
         }
         group.takes_memory_beyond(arguments.iter().map(|argument| argument.len()).sum());
         let (began, replied) = (Instant::now(), reply.len());
-        let now_ms = service.keyspace.clock().ms_at(began);
+        let now_ms = group.keyspace().clock().ms_at(began);
         let context = ExecutionContext {
             blocking,
             began,

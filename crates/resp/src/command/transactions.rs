@@ -234,7 +234,7 @@ fn exec_queued(
     let savepoint = group.savepoint();
     group.takes_memory_beyond(transaction.bytes);
     // One time for all of them.
-    let now_ms = service.keyspace.clock().now_ms();
+    let now_ms = group.keyspace().clock().now_ms();
     if is_disturbed(client, service, now_ms) {
         // The reply tells that somebody wrote.
         group.see(client.watched.keys().map(|key| Slot::of(key)));
@@ -242,10 +242,10 @@ fn exec_queued(
         return Ok(Step::Done { depends: false });
     }
     // A transaction that only reads holds no latches.
-    if service.keyspace.has_gates() {
+    if group.keyspace().has_gates() {
         group.see(slots.iter().copied());
     }
-    let shards = sees_one_moment.then(|| service.keyspace.held());
+    let shards = sees_one_moment.then(|| group.keyspace().held());
     let snapshot = shards.as_ref().map(|shards| shards.snapshot(slots.iter().copied()));
     if snapshot.is_some() {
         group.release_beyond(0);

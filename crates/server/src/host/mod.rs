@@ -28,6 +28,7 @@ use tracing::{info, warn};
 use self::copies::CopiesHandle;
 use crate::config::{Config, Replaced};
 use crate::monitor::SamplerState;
+use crate::replica_reads::ReadsHandle;
 use crate::stores::Stores;
 
 /// What a server consists of besides its clients.
@@ -44,6 +45,8 @@ pub(crate) struct Around {
     pub(crate) worker_slots: u32,
     /// What drives copies of shards, once something does.
     pub(crate) copies: CopiesHandle,
+    /// The copies that clients read here, once there may be some.
+    pub(crate) reads: ReadsHandle,
 }
 
 /// The server, for the commands of its clients.
@@ -103,6 +106,10 @@ impl Host for ServerHost {
         if is_asked("cluster") {
             let lines = federation::lines(&self.around.federation, &self.around.copies);
             sections.push(InfoSection { name: "Cluster", lines });
+        }
+        if is_asked("replication") {
+            let lines = copies::lines_of_reads(&self.around.reads.facts());
+            sections.push(InfoSection { name: "Replication", lines });
         }
         if is_asked("energy") {
             sections.push(InfoSection { name: "Energy", lines: info::energy(&self.around) });

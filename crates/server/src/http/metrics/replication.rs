@@ -14,11 +14,13 @@ use ecotone_replication::{Facts, is_replicated};
 use super::page::{Number, Page};
 use crate::host::copies::{is_unprotected, missing_copies};
 use crate::monitor::ServerSample;
+use crate::replica_reads::ReadFacts;
 
 pub(super) fn write(page: &mut Page, sample: Option<&ServerSample>) {
     let known = sample.and_then(|sample| sample.known.as_deref());
     federation(page, known);
     copies(page, known, sample.map_or(&[], |sample| &sample.copies));
+    reads(page, sample.map_or(&[], |sample| &sample.reads));
 }
 
 /// What the map says: every server says the same.
@@ -169,6 +171,45 @@ fn copies(page: &mut Page, known: Option<&Known>, facts: &[(ShardId, Facts)]) {
     );
 }
 
+/// Reads at replicas here.
+fn reads(page: &mut Page, facts: &[(ShardId, ReadFacts)]) {
+    let all: BTreeMap<ShardId, &ReadFacts> = facts.iter().map(|(id, facts)| (*id, facts)).collect();
+    let of = |number: &dyn Fn(&ReadFacts) -> Option<Number>| {
+        let values = all.iter().filter_map(|(id, facts)| Some(([id.0.to_string()], number(facts)?)));
+        values.collect::<Vec<_>>()
+    };
+    page.gauges(
+        "ecotone_replica_reads_open",
+        "Whether a replica here is open to be read: it is while clients with READONLY read there, and some time after.",
+        ["shard"],
+        of(&|facts| Some(facts.is_open.into())),
+    );
+    page.gauges(
+        "ecotone_replica_reads_staleness_bytes",
+        "Bytes of the stream that are not in what reads at a replica here show. None while it is not open.",
+        ["shard"],
+        of(&|facts| Some(facts.staleness?.bytes.into())),
+    );
+    page.gauges(
+        "ecotone_replica_reads_staleness_seconds",
+        "How old what reads at a replica here show may be. None while it is not open.",
+        ["shard"],
+        of(&|facts| Some((facts.staleness?.us as f64 / 1e6).into())),
+    );
+    page.counters(
+        "ecotone_replica_reads_total",
+        "Commands that a replica here has answered.",
+        ["shard"],
+        of(&|facts| Some(facts.reads.into())),
+    );
+    page.counters(
+        "ecotone_replica_reads_refused_total",
+        "Commands of clients with READONLY that were sent to the primary: the replica was not open yet, or too stale.",
+        ["shard"],
+        of(&|facts| Some(facts.refused.into())),
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use ecotone_control::ids::{Epoch, MemberId};
@@ -176,6 +217,26 @@ mod tests {
     use ecotone_replica::receiver::Staleness;
 
     use super::*;
+
+    #[test]
+    fn reads_of_a_replica_that_is_not_open_have_no_staleness() {
+        let open =
+            ReadFacts { is_open: true, staleness: Some(Staleness { bytes: 9, us: 1_500_000 }), reads: 4, refused: 2 };
+        let mut page = Page::default();
+        reads(&mut page, &[(ShardId(3), open), (ShardId(5), ReadFacts::default())]);
+        let (text, _) = page.finish();
+        for line in [
+            "ecotone_replica_reads_open{shard=\"3\"} 1",
+            "ecotone_replica_reads_open{shard=\"5\"} 0",
+            "ecotone_replica_reads_staleness_bytes{shard=\"3\"} 9",
+            "ecotone_replica_reads_staleness_seconds{shard=\"3\"} 1.5",
+            "ecotone_replica_reads_total{shard=\"3\"} 4",
+            "ecotone_replica_reads_refused_total{shard=\"3\"} 2",
+        ] {
+            assert!(text.lines().any(|there| there == line), "{line}: {text}");
+        }
+        assert!(!text.contains("staleness_bytes{shard=\"5\"}"), "{text}");
+    }
 
     #[test]
     fn a_primary_shows_its_farthest_replica_and_a_replica_itself() {
