@@ -16,6 +16,17 @@ pub const MIN_LAG_BYTES: u64 = 1 << 20;
 /// The least that a seed may be limited to: a copy must catch up at some time.
 pub const MIN_SEED_BYTES_PER_S: u64 = 64 << 10;
 
+/// The settings of frequencies begin so. No others of this beginning may be set.
+pub const POWER: &str = "power.";
+/// How fast cores run.
+pub const POWER_MODE: &str = "power.mode";
+/// The most that all servers together may draw, in watts.
+pub const POWER_CAP_WATTS: &str = "power.cap_watts";
+/// What `power.mode` may be.
+pub const POWER_MODES: [&str; 3] = ["all-high", "all-low", "concerto"];
+/// The highest cap: a power station.
+pub const MAX_CAP_WATTS: u64 = 1_000_000_000;
+
 /// How many copies each shard should have.
 pub const COPIES: &str = "replication.copies";
 const LEVEL: &str = "replication.level";
@@ -105,6 +116,43 @@ impl Replication {
     }
 }
 
+/// What is in force for the frequencies of cores. Where nothing is set each server does what it is
+/// configured to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Power {
+    /// One of [`POWER_MODES`].
+    pub mode: Option<String>,
+    /// The most that all servers together may draw.
+    pub cap_watts: Option<u64>,
+}
+
+impl Power {
+    /// What `map` says that may be set.
+    pub fn of(map: &Map) -> Self {
+        let said = |name: &str| map.settings.get(name).filter(|value| check_power(name, value).is_ok());
+        Self { mode: said(POWER_MODE).cloned(), cap_watts: said(POWER_CAP_WATTS).and_then(|value| value.parse().ok()) }
+    }
+}
+
+/// As a number is printed: no sign, no space, no zeros before it.
+fn is_number(value: &str, first: u64, last: u64) -> bool {
+    value.parse().is_ok_and(|number: u64| (first..=last).contains(&number) && number.to_string() == value)
+}
+
+/// Whether a setting of frequencies may have this value. The log lets any in, since builds that do
+/// not know these settings do; so this is asked before an entry is proposed, and when it is read.
+///
+/// # Errors
+/// With what it should be.
+pub fn check_power(name: &str, value: &str) -> Result<(), &'static str> {
+    let (may_be, why) = match name {
+        POWER_MODE => (POWER_MODES.contains(&value), "`all-high`, `all-low` or `concerto`"),
+        POWER_CAP_WATTS => (is_number(value, 1, MAX_CAP_WATTS), "a number of watts, at least 1"),
+        _ => (!name.starts_with(POWER), "another name: there is no such setting of power"),
+    };
+    if may_be { Ok(()) } else { Err(why) }
+}
+
 /// A number that may be set.
 fn number(settings: &BTreeMap<String, String>, name: &str) -> Option<u64> {
     let value = settings.get(name).filter(|value| check(name, value).is_ok())?;
@@ -117,10 +165,7 @@ fn number(settings: &BTreeMap<String, String>, name: &str) -> Option<u64> {
 /// # Errors
 /// With what it should be.
 pub fn check(name: &str, value: &str) -> Result<(), &'static str> {
-    let is_in = |first: u64, last: u64| {
-        // As a number is printed: no sign, no space, no zeros before it.
-        value.parse().is_ok_and(|number: u64| (first..=last).contains(&number) && number.to_string() == value)
-    };
+    let is_in = |first: u64, last: u64| is_number(value, first, last);
     let (may_be, why) = match name {
         COPIES => (is_in(1, MAX_COPIES as u64), "a number of copies from 1 to 7"),
         MIN_IN_SYNC => (is_in(1, MAX_COPIES as u64), "a number of copies from 1 to 7"),

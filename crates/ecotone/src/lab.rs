@@ -1,6 +1,7 @@
 //! `ecotone lab`.
 
 mod cluster;
+mod concerto;
 mod copies;
 
 use std::path::PathBuf;
@@ -103,12 +104,15 @@ enum Other {
     Cluster(cluster::Arguments),
     /// Measure copies of a shard: what they cost, and how fast one takes over
     Copies(copies::Arguments),
+    /// Measure a primary and its replicas with slow cores for background work
+    Concerto(concerto::Arguments),
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     match &arguments.other {
         Some(Other::Cluster(arguments)) => return cluster::run(arguments),
         Some(Other::Copies(arguments)) => return copies::run(arguments),
+        Some(Other::Concerto(arguments)) => return concerto::run(arguments),
         None => {}
     }
     let profile = Profile::load(&arguments.profile)?;

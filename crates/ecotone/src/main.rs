@@ -6,6 +6,7 @@ mod backup;
 mod bench;
 mod cluster;
 mod compact;
+mod energy;
 mod inspection;
 mod lab;
 mod live_server;
@@ -53,6 +54,8 @@ enum Command {
     Lab(Box<lab::Arguments>),
     /// Show a federation live in the terminal
     Top(top::Arguments),
+    /// Show what a server spent its joules on within the last hour
+    Energy(energy::Arguments),
     /// Check every table, segment and value of a store
     Verify(verify::Arguments),
     /// Save what can be saved of a damaged store
@@ -84,6 +87,7 @@ fn main() -> std::process::ExitCode {
         Command::Bench(arguments) => bench::run(*arguments),
         Command::Lab(arguments) => lab::run(*arguments),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Energy(arguments) => energy::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Repair(arguments) => repair::run(&arguments),
         Command::Space(arguments) => space::run(&arguments),

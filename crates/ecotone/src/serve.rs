@@ -78,6 +78,8 @@ pub(crate) struct Arguments {
     active_watts: Option<String>,
     #[arg(long, help = help_of("energy.idle_watts"))]
     idle_watts: Option<String>,
+    #[arg(long, help = help_of("power.mode"))]
+    power_mode: Option<String>,
     #[arg(long, help = help_of("federation.network_bytes_per_s"))]
     network_bytes_per_s: Option<String>,
     #[arg(long, help = help_of("store.durability"))]
@@ -121,6 +123,9 @@ pub(crate) struct Arguments {
     /// The server's cgroup (set by the lab)
     #[arg(long, requires = "core_speed", help_heading = "Lab")]
     cgroup: Option<PathBuf>,
+    /// Where the files of the machine's meters and frequencies lie (set by tests)
+    #[arg(long, hide = true, default_value = "/")]
+    machine_root: PathBuf,
     /// Print records as JSON lines: `-` for standard output
     #[arg(long, value_name = "FILE", help_heading = "Lab")]
     records: Option<PathBuf>,
@@ -144,6 +149,7 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     let mut options = config.serve_options()?;
     raise_descriptor_limit();
     options.emulated = arguments.emulated();
+    options.machine_root.clone_from(&arguments.machine_root);
     let (sender, control) = channel();
     let signals = Signals::handle({
         let sender = sender.clone();
@@ -405,6 +411,7 @@ impl Arguments {
             ("--worker-slots", "federation.worker_slots", &self.worker_slots),
             ("--active-watts", "energy.active_watts", &self.active_watts),
             ("--idle-watts", "energy.idle_watts", &self.idle_watts),
+            ("--power-mode", "power.mode", &self.power_mode),
             ("--network-bytes-per-s", "federation.network_bytes_per_s", &self.network_bytes_per_s),
         ];
         for (argument, path, value) in given {

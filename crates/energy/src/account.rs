@@ -4,18 +4,31 @@
 //! CPU time minus what passed while no duty was open; nothing is lost or counted twice, in any
 //! order of begins and ends.
 
-use ecotone_types::Duty;
+use ecotone_types::{CoreClass, Duty, Task};
+
+use crate::placement::SlowWork;
 
 /// Number of duties.
 pub(crate) const DUTIES: usize = Duty::ALL.len();
+
+/// Accounts of a thread and of a process: each duty on fast cores, then each on slow ones.
+pub(crate) const ACCOUNTS: usize = 2 * DUTIES;
+
+/// The account of a duty on cores of a class.
+pub(crate) const fn account_of(duty: Duty, class: CoreClass) -> usize {
+    match class {
+        CoreClass::Fast => duty.index(),
+        CoreClass::Slow => DUTIES + duty.index(),
+    }
+}
 
 /// How deep duties may nest on a thread. A compaction that moves values over the network is three
 /// deep; a deeper nesting than this is a forgotten end, and its time goes to the innermost duty
 /// that was kept.
 pub const MAX_NESTED_DUTIES: usize = 16;
 
-/// CPU nanoseconds by duty, in the order of `Duty::ALL`.
-pub(crate) type CpuByDuty = [u64; DUTIES];
+/// CPU nanoseconds by account.
+pub(crate) type CpuByAccount = [u64; ACCOUNTS];
 
 /// What a switch of duty means for the thread's core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +58,10 @@ pub(crate) struct ThreadAccount {
     on_core: usize,
     /// Thread CPU time up to which this account is complete.
     seen_ns: u64,
-    cpu_ns: CpuByDuty,
+    /// What the thread is on its core for; `None` without one.
+    task: Option<Task>,
+    on_slow_core: bool,
+    cpu_ns: CpuByAccount,
 }
 
 impl ThreadAccount {
@@ -54,7 +70,8 @@ impl ThreadAccount {
         let used = now_ns.saturating_sub(self.seen_ns);
         self.seen_ns = self.seen_ns.max(now_ns);
         if let Some(duty) = self.current() {
-            self.cpu_ns[duty as usize] += used;
+            let class = if self.on_slow_core { CoreClass::Slow } else { CoreClass::Fast };
+            self.cpu_ns[account_of(duty, class)] += used;
         }
     }
 
@@ -96,8 +113,19 @@ impl ThreadAccount {
         Some(if self.on_core == 0 { CoreChange::Give } else { CoreChange::Keep })
     }
 
-    /// CPU time by duty up to the last call.
-    pub(crate) fn cpu_ns(&self) -> &CpuByDuty {
+    /// The thread has taken a core for `task`, or given it back; bring the account up to date before.
+    pub(crate) fn takes_core(&mut self, task: Option<Task>, slow: SlowWork) {
+        self.task = task;
+        self.place(slow);
+    }
+
+    /// Other work is slow from now on; bring the account up to date before.
+    pub(crate) fn place(&mut self, slow: SlowWork) {
+        self.on_slow_core = self.task.is_some_and(|task| slow.class(task) == CoreClass::Slow);
+    }
+
+    /// CPU time by account up to the last call.
+    pub(crate) fn cpu_ns(&self) -> &CpuByAccount {
         &self.cpu_ns
     }
 }
@@ -132,6 +160,25 @@ mod tests {
     }
 
     #[test]
+    fn time_on_slow_cores_is_kept_apart() {
+        let slow = SlowWork::where_slow(|task| task.duty == Duty::Compaction && task.is_deep);
+        let deep = Task { duty: Duty::Compaction, is_deep: true };
+        let mut account = ThreadAccount::default();
+        account.begin(Duty::Compaction, 0);
+        account.takes_core(Some(deep), slow);
+        // Inside of it, on the same core.
+        account.begin(Duty::Gc, 10);
+        account.end(30);
+        // All cores are fast again.
+        account.accrue(35);
+        account.place(SlowWork::default());
+        account.end(42);
+        let on = |duty, class| account.cpu_ns()[account_of(duty, class)];
+        assert_eq!((on(Duty::Compaction, CoreClass::Slow), on(Duty::Gc, CoreClass::Slow)), (15, 20));
+        assert_eq!((on(Duty::Compaction, CoreClass::Fast), on(Duty::Gc, CoreClass::Fast)), (7, 0));
+    }
+
+    #[test]
     fn the_order_of_duties_is_their_index() {
         for (i, duty) in Duty::ALL.into_iter().enumerate() {
             assert_eq!(duty as usize, i);
@@ -147,7 +194,7 @@ mod tests {
         ) {
             let mut account = ThreadAccount::default();
             let mut stack: Vec<Duty> = Vec::new();
-            let mut oracle = [0u64; DUTIES];
+            let mut oracle = [0u64; ACCOUNTS];
             let mut now = 0u64;
             let mut core_held = false;
             for (used, begin, sample) in steps {

@@ -9,7 +9,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use ecotone_types::{Duty, DutyObserver};
+use ecotone_types::{Duty, DutyObserver, Task};
 
 use crate::account::CoreChange;
 use crate::cores::CoreBinder;
@@ -41,11 +41,21 @@ impl ThreadDuties {
     }
 }
 
+impl ThreadDuties {
+    fn take_up(&self, task: Task) {
+        if self.meter.begin(task) == CoreChange::Take {
+            self.binder.enter(this_thread_id(), task);
+        }
+    }
+}
+
 impl DutyObserver for ThreadDuties {
     fn begin(&self, duty: Duty) {
-        if self.meter.begin(duty) == CoreChange::Take {
-            self.binder.enter(this_thread_id());
-        }
+        self.take_up(duty.into());
+    }
+
+    fn begin_deep(&self, duty: Duty) {
+        self.take_up(Task { duty, is_deep: true });
     }
 
     fn end(&self) {
@@ -87,12 +97,13 @@ mod tests {
     struct Recorder(Mutex<Vec<(&'static str, u32)>>);
 
     impl CoreBinder for Recorder {
-        fn enter(&self, thread: u32) {
+        fn enter(&self, thread: u32, _: Task) {
             self.0.lock().push(("enter", thread));
         }
         fn leave(&self, thread: u32) {
             self.0.lock().push(("leave", thread));
         }
+        fn place(&self, _: &crate::placement::Placement) {}
     }
 
     fn duties() -> (Arc<Recorder>, ThreadDuties) {

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use ecotone_types::Duty;
-use ecotone_types::units::Seconds;
+use ecotone_types::units::{Seconds, Watts};
+use ecotone_types::{CoreClass, Duty};
 
-use crate::account::{CpuByDuty, DUTIES};
+use crate::EnergyError;
+use crate::account::{ACCOUNTS, CpuByAccount, account_of};
 use crate::model::PowerModel;
 use crate::pstate::PStateIndex;
 use crate::reading::{EnergySource, IDLE, Reading, UNATTRIBUTED};
@@ -20,13 +21,15 @@ pub(crate) struct Ledger {
     model: PowerModel,
     /// Of the threads without a duty.
     p_state: PStateIndex,
-    duty_p_states: [PStateIndex; DUTIES],
+    /// Of each account.
+    p_states: [PStateIndex; ACCOUNTS],
     elapsed_ns: u64,
     process_ns: u64,
-    cpu_ns: CpuByDuty,
+    cpu_ns: CpuByAccount,
     unattributed_ns: u64,
-    joules: [f64; DUTIES],
+    joules: [f64; ACCOUNTS],
     unattributed_joules: f64,
+    idle_joules: f64,
     busy_core_seconds: f64,
 }
 
@@ -39,24 +42,25 @@ impl Ledger {
         Self {
             model,
             p_state: 0,
-            duty_p_states: [0; DUTIES],
+            p_states: [0; ACCOUNTS],
             elapsed_ns: 0,
             process_ns: 0,
-            cpu_ns: [0; DUTIES],
+            cpu_ns: [0; ACCOUNTS],
             unattributed_ns: 0,
-            joules: [0.0; DUTIES],
+            joules: [0.0; ACCOUNTS],
             unattributed_joules: 0.0,
+            idle_joules: 0.0,
             busy_core_seconds: 0.0,
         }
     }
 
-    /// Takes in the counters since the start: CPU time by duty, of the whole process, and
+    /// Takes in the counters since the start: CPU time by account, of the whole process, and
     /// wall-clock time. A counter that reads lower than before is taken as unchanged.
-    pub(crate) fn settle(&mut self, cpu_ns: &CpuByDuty, process_ns: u64, elapsed_ns: u64) {
+    pub(crate) fn settle(&mut self, cpu_ns: &CpuByAccount, process_ns: u64, elapsed_ns: u64) {
         for (i, &now) in cpu_ns.iter().enumerate() {
             let grown = now.saturating_sub(self.cpu_ns[i]);
             self.cpu_ns[i] += grown;
-            self.joules[i] += self.price(grown, self.duty_p_states[i]);
+            self.joules[i] += self.price(grown, self.p_states[i]);
         }
         self.process_ns = self.process_ns.max(process_ns);
         // The kernel brings the counters of running threads up to date at different moments, so the
@@ -66,7 +70,9 @@ impl Ledger {
         let grown = outside.saturating_sub(self.unattributed_ns);
         self.unattributed_ns += grown;
         self.unattributed_joules += self.price(grown, self.p_state);
-        self.elapsed_ns = self.elapsed_ns.max(elapsed_ns);
+        let elapsed = elapsed_ns.saturating_sub(self.elapsed_ns);
+        self.elapsed_ns += elapsed;
+        self.idle_joules += self.model.idle_joules(Seconds(seconds(elapsed))).0;
     }
 
     fn price(&mut self, cpu_ns: u64, p_state: PStateIndex) -> f64 {
@@ -78,16 +84,37 @@ impl Ledger {
     /// Prices what comes from now on at another P-state; beyond the table means its lowest.
     pub(crate) fn set_p_state(&mut self, p_state: PStateIndex) {
         self.p_state = p_state.min(self.model.p_states().lowest());
-        self.duty_p_states = [self.p_state; DUTIES];
+        self.p_states = [self.p_state; ACCOUNTS];
     }
 
-    /// The same for one duty.
-    pub(crate) fn set_duty_p_state(&mut self, duty: Duty, p_state: PStateIndex) {
-        self.duty_p_states[duty.index()] = p_state.min(self.model.p_states().lowest());
+    /// The same for duties on cores of one class. Threads without a duty are on fast ones.
+    pub(crate) fn set_class_p_state(&mut self, class: CoreClass, p_state: PStateIndex) {
+        let p_state = p_state.min(self.model.p_states().lowest());
+        for duty in Duty::ALL {
+            self.p_states[account_of(duty, class)] = p_state;
+        }
+        if class == CoreClass::Fast {
+            self.p_state = p_state;
+        }
     }
 
-    pub(crate) fn duty_p_state(&self, duty: Duty) -> PStateIndex {
-        self.duty_p_states[duty.index()]
+    pub(crate) fn account_p_state(&self, account: usize) -> PStateIndex {
+        self.p_states[account]
+    }
+
+    pub(crate) fn class_p_state(&self, class: CoreClass) -> PStateIndex {
+        self.p_states[account_of(Duty::Foreground, class)]
+    }
+
+    /// Prices what comes from now on with other watts.
+    pub(crate) fn set_watts(&mut self, idle: Watts, active: Watts) -> Result<(), EnergyError> {
+        self.model = self.model.with_watts(idle, active)?;
+        Ok(())
+    }
+
+    /// CPU time by account, and outside all.
+    pub(crate) fn cpu_ns(&self) -> (&CpuByAccount, u64) {
+        (&self.cpu_ns, self.unattributed_ns)
     }
 
     pub(crate) fn p_state(&self) -> PStateIndex {
@@ -100,11 +127,12 @@ impl Ledger {
 
     pub(crate) fn reading(&self, unbalanced_switches: u64) -> Reading {
         let by_duty = |value: &dyn Fn(usize) -> f64| -> BTreeMap<String, f64> {
-            Duty::ALL.iter().enumerate().map(|(i, duty)| (duty.name().to_owned(), value(i))).collect()
+            let both = |duty| value(account_of(duty, CoreClass::Fast)) + value(account_of(duty, CoreClass::Slow));
+            Duty::ALL.into_iter().map(|duty| (duty.name().to_owned(), both(duty))).collect()
         };
         let elapsed = Seconds(seconds(self.elapsed_ns));
         let mut energy = by_duty(&|i| self.joules[i]);
-        energy.insert(IDLE.to_owned(), self.model.idle_joules(elapsed).0);
+        energy.insert(IDLE.to_owned(), self.idle_joules);
         energy.insert(UNATTRIBUTED.to_owned(), self.unattributed_joules);
         Reading {
             seconds: elapsed.0,
@@ -137,8 +165,8 @@ mod tests {
         Ledger::new(PowerModel::emulated(2.0, 6.0, 0.07).unwrap())
     }
 
-    fn cpu(pairs: &[(Duty, u64)]) -> CpuByDuty {
-        let mut all = [0; DUTIES];
+    fn cpu(pairs: &[(Duty, u64)]) -> CpuByAccount {
+        let mut all = [0; ACCOUNTS];
         for &(duty, ns) in pairs {
             all[duty as usize] = ns;
         }
@@ -162,7 +190,7 @@ mod tests {
         assert!(close(reading.busy_core_seconds, 16.0));
         assert!(close(reading.unattributed_share(), 0.07 / 1.12));
         assert_eq!(reading.source.name(), "model");
-        assert_eq!(reading.energy_joules_by_duty.len(), DUTIES + 2);
+        assert_eq!(reading.energy_joules_by_duty.len(), Duty::ALL.len() + 2);
     }
 
     #[test]
@@ -212,16 +240,30 @@ mod tests {
     }
 
     #[test]
-    fn a_duty_may_have_a_frequency_of_its_own() {
+    fn slow_cores_have_a_frequency_of_their_own() {
         let mut ledger = Ledger::new(PowerModel::hardware(0.0, 10.0).unwrap());
-        ledger.set_duty_p_state(Duty::Gc, 6);
-        ledger.settle(&cpu(&[(Duty::Gc, SECOND), (Duty::Flush, SECOND)]), 3 * SECOND, SECOND);
+        ledger.set_class_p_state(CoreClass::Slow, 6);
+        let mut counters = cpu(&[(Duty::Gc, SECOND), (Duty::Flush, SECOND)]);
+        counters[account_of(Duty::Gc, CoreClass::Slow)] = SECOND;
+        ledger.settle(&counters, 4 * SECOND, SECOND);
         let reading = ledger.reading(0);
-        assert!(close(reading.energy(Duty::Gc).0, 10.0 * 0.7396 / 2.662));
+        assert!(close(reading.energy(Duty::Gc).0, 10.0 + 10.0 * 0.7396 / 2.662));
+        assert!(close(reading.cpu(Duty::Gc).0, 2.0));
         assert!(close(reading.energy(Duty::Flush).0, 10.0) && close(reading.unattributed().0, 10.0));
         // One for all ends it.
         ledger.set_p_state(0);
-        assert_eq!(ledger.duty_p_state(Duty::Gc), 0);
+        assert_eq!(ledger.class_p_state(CoreClass::Slow), 0);
+    }
+
+    #[test]
+    fn other_watts_count_from_then_on() {
+        let mut ledger = Ledger::new(PowerModel::hardware(5.0, 10.0).unwrap());
+        ledger.settle(&cpu(&[(Duty::Flush, SECOND)]), SECOND, 2 * SECOND);
+        ledger.set_watts(Watts(1.0), Watts(20.0)).unwrap();
+        ledger.settle(&cpu(&[(Duty::Flush, 2 * SECOND)]), 2 * SECOND, 4 * SECOND);
+        let reading = ledger.reading(0);
+        assert!(close(reading.idle().0, 12.0) && close(reading.energy(Duty::Flush).0, 30.0));
+        assert!(ledger.set_watts(Watts(f64::NAN), Watts(20.0)).is_err());
     }
 
     proptest! {
@@ -248,11 +290,11 @@ mod tests {
         /// once, at its own state.
         #[test]
         fn every_interval_is_priced_once_at_its_own_state(
-            intervals in proptest::collection::vec((0usize..DUTIES, 0..SECOND, 0..SECOND, 0usize..7, any::<bool>()), 0..60)
+            intervals in proptest::collection::vec((0usize..ACCOUNTS, 0..SECOND, 0..SECOND, 0usize..7, any::<bool>()), 0..60)
         ) {
             let mut ledger = ledger();
             let model = ledger.model().clone();
-            let (mut counters, mut process, mut elapsed) = ([0; DUTIES], 0, 0);
+            let (mut counters, mut process, mut elapsed) = ([0; ACCOUNTS], 0, 0);
             let (mut joules, mut outside_joules) = (0.0, 0.0);
             for (duty, inside, outside, next_state, settle_twice) in intervals {
                 let state = ledger.p_state();

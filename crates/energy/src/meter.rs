@@ -16,14 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use ecotone_types::Duty;
-use ecotone_types::units::{Joules, Seconds};
+use ecotone_types::units::{Joules, Seconds, Watts};
+use ecotone_types::{CoreClass, Duty, Task};
 use parking_lot::Mutex;
 
 use crate::EnergyError;
-use crate::account::{CoreChange, CpuByDuty, DUTIES, ThreadAccount};
+use crate::account::{ACCOUNTS, CoreChange, CpuByAccount, ThreadAccount, account_of};
 use crate::ledger::Ledger;
 use crate::model::PowerModel;
+use crate::placement::{SharedSlowWork, SlowWork};
 use crate::pstate::PStateIndex;
 use crate::reading::Reading;
 use crate::thread_clock::{ThreadClock, process_cpu_ns, this_thread_cpu_ns};
@@ -43,17 +44,29 @@ pub struct ThreadUse {
     pub energy: Joules,
 }
 
+/// Processor time of the process for one purpose, on cores of one class.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuUse {
+    /// What for; `None` outside every duty.
+    pub duty: Option<Duty>,
+    /// On which cores.
+    pub class: CoreClass,
+    /// Since the meter started.
+    pub cpu: Seconds,
+}
+
 struct MeterState {
     started: Instant,
     process_ns_at_start: u64,
     registry: Mutex<Registry>,
     unbalanced_switches: AtomicU64,
+    slow_work: SharedSlowWork,
 }
 
 struct Registry {
     threads: Vec<Arc<ThreadSlot>>,
     /// CPU time of threads that have ended.
-    ended_cpu_ns: CpuByDuty,
+    ended_cpu_ns: CpuByAccount,
     ledger: Ledger,
 }
 
@@ -106,23 +119,42 @@ impl EnergyMeter {
                 process_ns_at_start,
                 registry: Mutex::new(Registry {
                     threads: Vec::new(),
-                    ended_cpu_ns: [0; DUTIES],
+                    ended_cpu_ns: [0; ACCOUNTS],
                     ledger: Ledger::new(model),
                 }),
                 unbalanced_switches: AtomicU64::new(0),
+                slow_work: SharedSlowWork::default(),
             }),
         }))
     }
 
     /// The calling thread begins a duty inside its current one. Not across an `await`: the end must
     /// come on this thread.
-    pub fn begin(&self, duty: Duty) -> CoreChange {
-        self.with_slot(|slot| slot.account.lock().begin(duty, now_ns())).unwrap_or(CoreChange::Keep)
+    pub fn begin(&self, task: impl Into<Task>) -> CoreChange {
+        let task = task.into();
+        let begun = self.with_slot(|slot| {
+            let mut account = slot.account.lock();
+            let change = account.begin(task.duty, now_ns());
+            if change == CoreChange::Take {
+                // Under the account's lock, so that a change of what is slow comes before or after.
+                account.takes_core(Some(task), self.shared.slow_work.get());
+            }
+            change
+        });
+        begun.unwrap_or(CoreChange::Keep)
     }
 
     /// The calling thread ends its innermost duty. Without a begin: ignored and counted.
     pub fn end(&self) -> CoreChange {
-        let ended = self.with_known_slot(|slot| slot.account.lock().end(now_ns())).flatten();
+        let ended = self.with_known_slot(|slot| {
+            let mut account = slot.account.lock();
+            let change = account.end(now_ns());
+            if change == Some(CoreChange::Give) {
+                account.takes_core(None, SlowWork::default());
+            }
+            change
+        });
+        let ended = ended.flatten();
         ended.unwrap_or_else(|| {
             self.shared.unbalanced_switches.fetch_add(1, Ordering::Relaxed);
             CoreChange::Keep
@@ -145,10 +177,10 @@ impl EnergyMeter {
         let registry = self.shared.registry.lock();
         let ledger = &registry.ledger;
         let mut used = ThreadUse { cpu: Seconds::ZERO, energy: Joules::ZERO };
-        for (duty, ns) in Duty::ALL.iter().zip(cpu_ns.unwrap_or_default()) {
+        for (account, ns) in cpu_ns.unwrap_or_default().into_iter().enumerate() {
             let cpu = Seconds(ns as f64 / 1e9);
             used.cpu += cpu;
-            used.energy += ledger.model().active_joules(cpu, ledger.duty_p_state(*duty));
+            used.energy += ledger.model().active_joules(cpu, ledger.account_p_state(account));
         }
         used
     }
@@ -169,17 +201,55 @@ impl EnergyMeter {
         registry.ledger.set_p_state(p_state);
     }
 
-    /// From now on the cores that a duty runs on are at this P-state, whatever the others are at.
-    /// Ends with the next [`EnergyMeter::set_p_state`].
-    pub fn set_duty_p_state(&self, duty: Duty, p_state: PStateIndex) {
+    /// From now on cores of a class are at this P-state, whatever the others are at. Ends with the
+    /// next [`EnergyMeter::set_p_state`].
+    pub fn set_class_p_state(&self, class: CoreClass, p_state: PStateIndex) {
         let mut registry = self.shared.registry.lock();
         self.shared.settle(&mut registry);
-        registry.ledger.set_duty_p_state(duty, p_state);
+        registry.ledger.set_class_p_state(class, p_state);
     }
 
-    /// The P-state of a duty's cores.
-    pub fn duty_p_state(&self, duty: Duty) -> PStateIndex {
-        self.shared.registry.lock().ledger.duty_p_state(duty)
+    /// The P-state of the cores of a class.
+    pub fn class_p_state(&self, class: CoreClass) -> PStateIndex {
+        self.shared.registry.lock().ledger.class_p_state(class)
+    }
+
+    /// From now on this work runs on slow cores; what ran until now is counted where it ran.
+    pub fn set_slow_work(&self, slow: SlowWork) {
+        let mut registry = self.shared.registry.lock();
+        self.shared.settle(&mut registry);
+        self.shared.slow_work.set(slow);
+        for slot in &registry.threads {
+            let mut account = slot.account.lock();
+            if let Ok(now_ns) = slot.clock.cpu_ns() {
+                account.accrue(now_ns);
+            }
+            account.place(slow);
+        }
+    }
+
+    /// Prices what comes from now on with these watts: those of a model that was fitted to a meter.
+    ///
+    /// # Errors
+    /// [`EnergyError::Model`] for watts that are none.
+    pub fn set_watts(&self, idle: Watts, active: Watts) -> Result<(), EnergyError> {
+        let mut registry = self.shared.registry.lock();
+        self.shared.settle(&mut registry);
+        registry.ledger.set_watts(idle, active)
+    }
+
+    /// Processor time by duty and class of cores, and outside every duty.
+    pub fn cpu(&self) -> Vec<CpuUse> {
+        let mut registry = self.shared.registry.lock();
+        self.shared.settle(&mut registry);
+        let (by_account, outside) = registry.ledger.cpu_ns();
+        let seconds = |ns: u64| Seconds(ns as f64 / 1e9);
+        let mut all = vec![CpuUse { duty: None, class: CoreClass::Fast, cpu: seconds(outside) }];
+        for class in [CoreClass::Fast, CoreClass::Slow] {
+            let of = |duty| CpuUse { duty: Some(duty), class, cpu: seconds(by_account[account_of(duty, class)]) };
+            all.extend(Duty::ALL.into_iter().map(of));
+        }
+        all
     }
 
     /// The current P-state, of threads without a duty where duties have their own.
@@ -255,7 +325,7 @@ impl MeterState {
     /// Brings every thread's account and then the ledger up to date.
     fn settle(&self, registry: &mut Registry) {
         let mut cpu_ns = registry.ended_cpu_ns;
-        let mut ended = [0; DUTIES];
+        let mut ended = [0; ACCOUNTS];
         registry.threads.retain(|slot| {
             let mut account = slot.account.lock();
             let clock = slot.clock.cpu_ns();
@@ -277,7 +347,7 @@ impl MeterState {
     }
 }
 
-fn add(sum: &mut CpuByDuty, more: &CpuByDuty) {
+fn add(sum: &mut CpuByAccount, more: &CpuByAccount) {
     for (s, m) in sum.iter_mut().zip(more) {
         *s += m;
     }

@@ -96,6 +96,19 @@ impl PowerModel {
         &self.keys.p_states
     }
 
+    /// The same with other watts.
+    ///
+    /// # Errors
+    /// As [`PowerModel::new`].
+    pub fn with_watts(&self, idle: Watts, active: Watts) -> Result<Self, EnergyError> {
+        Self::new(PowerModelKeys { idle_watts: idle.0, active_watts: active.0, ..self.keys.clone() })
+    }
+
+    /// The same with other P-states.
+    pub fn with_p_states(&self, p_states: PStateTable) -> Self {
+        Self { keys: PowerModelKeys { p_states, ..self.keys.clone() } }
+    }
+
     /// Watts of the whole server when nothing runs.
     pub fn idle_watts(&self) -> Watts {
         Watts(self.keys.idle_watts)

@@ -155,6 +155,12 @@ impl PStateTable {
         self.0.iter().position(|state| state.frequency_hz <= frequency.0).unwrap_or(self.lowest())
     }
 
+    /// The state whose frequency is nearest.
+    pub fn nearest(&self, frequency: Hertz) -> PStateIndex {
+        let off = |index: &PStateIndex| (self.frequency(*index).0 - frequency.0).abs();
+        (0..self.0.len()).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap_or(0)
+    }
+
     /// The slowest state that still reaches `speed` (relative to the highest, 0 to 1); the highest
     /// if none does.
     pub fn slowest_reaching(&self, speed: f64) -> PStateIndex {

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ecotone_types::{Duty, DutyObserver};
+use ecotone_types::{Duty, DutyObserver, Task};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The observer of one store, if it has one. Cheap to clone.
@@ -53,6 +53,10 @@ thread_local! {
     static BEGUN: RefCell<Begun> = const { RefCell::new(Begun { job: None, part: None }) };
 }
 
+fn begin(observer: &dyn DutyObserver, task: Task) {
+    if task.is_deep { observer.begin_deep(task.duty) } else { observer.begin(task.duty) }
+}
+
 /// What this thread has taken of the processor. `Instant` would count the time of others as well.
 pub(crate) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -65,11 +69,11 @@ impl ThreadDuties {
     }
 
     /// This thread of RocksDB's pool begins a flush or a compaction.
-    pub(crate) fn begin_job(&self, duty: Duty, number: i32) {
+    pub(crate) fn begin_job(&self, task: impl Into<Task>, number: i32) {
         let Some(observer) = &self.0 else { return };
         BEGUN.with_borrow_mut(|begun| {
             begun.end_all();
-            observer.begin(duty);
+            begin(&**observer, task.into());
             begun.job = Some(Open { observer: observer.clone(), number });
         });
     }
@@ -87,11 +91,11 @@ impl ThreadDuties {
     }
 
     /// This thread begins a subcompaction of a compaction that runs here.
-    pub(crate) fn begin_subcompaction(&self, duty: Duty, number: i32) {
+    pub(crate) fn begin_subcompaction(&self, task: impl Into<Task>, number: i32) {
         let Some(observer) = &self.0 else { return };
         BEGUN.with_borrow_mut(|begun| {
             begun.part = None;
-            observer.begin(duty);
+            begin(&**observer, task.into());
             begun.part = Some(Open { observer: observer.clone(), number });
         });
     }

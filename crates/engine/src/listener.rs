@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ecotone_types::Duty;
+use ecotone_types::{Duty, Task};
 use rust_rocksdb::event_listener::{
     BackgroundErrorRecoveryInfo, CompactionJobInfo, DBBackgroundErrorReason, DBCompactionReason, DBWriteStallCondition,
     EventListener, FlushJobInfo, MemTableInfo, MutableStatus, StatusSeverity, SubcompactionJobInfo, WriteStallInfo,
@@ -50,6 +50,12 @@ impl Listener {
             tell(events.as_ref());
         }
     }
+}
+
+/// Writers wait for what empties level 0 only.
+fn task_of(purpose: Option<CompactionPurpose>, input_level: i32) -> Task {
+    let duty = purpose.map_or(Duty::Compaction, CompactionPurpose::duty);
+    Task { duty, is_deep: duty == Duty::Compaction && input_level > 0 }
 }
 
 /// Runs what a callback does; a panic in it is logged and goes no further.
@@ -106,7 +112,7 @@ impl EventListener for Listener {
                 admission.compaction_begins(info.job_id(), input_bytes(info));
             }
             let purpose = self.purpose_of(info.compaction_reason(), info.job_id());
-            self.duties.begin_job(purpose.map_or(Duty::Compaction, CompactionPurpose::duty), info.job_id());
+            self.duties.begin_job(task_of(purpose, info.base_input_level()), info.job_id());
         });
     }
 
@@ -136,7 +142,7 @@ impl EventListener for Listener {
             // Of one that was given up before, and told nobody of its end.
             take_removed();
             let purpose = self.purpose_of(info.compaction_reason(), info.job_id());
-            self.duties.begin_subcompaction(purpose.map_or(Duty::Compaction, CompactionPurpose::duty), info.job_id());
+            self.duties.begin_subcompaction(task_of(purpose, info.base_input_level()), info.job_id());
             self.jobs.subcompaction_begins(info.job_id(), purpose.is_some());
         });
     }

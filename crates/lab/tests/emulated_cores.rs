@@ -126,7 +126,7 @@ fn a_busy_thread_gets_the_speed_of_one_core() {
         let cores = CgroupCores::open(server.folder()).unwrap();
         let share = measured("one core", || {
             let before = server.groups().usage(ThreadGroup::Core(0)).unwrap();
-            let shares = shares(1, |_| cores.enter(thread_id()), |_| cores.leave(thread_id()));
+            let shares = shares(1, |_| cores.enter(thread_id(), Duty::Foreground.into()), |_| cores.leave(thread_id()));
             (shares[0], throttled_since(server.groups(), ThreadGroup::Core(0), before))
         });
         if let Some(share) = share {
@@ -142,7 +142,7 @@ fn two_busy_threads_have_a_core_each_and_the_server_has_no_more_than_its_cores()
     let Some((_alone, lab)) = lab("two cores") else { return };
     let server = EmulatedServer::create(&lab, "two", 2, 0.2).unwrap();
     let cores = CgroupCores::open(server.folder()).unwrap();
-    let enter = |_| cores.enter(thread_id());
+    let enter = |_| cores.enter(thread_id(), Duty::Foreground.into());
     let leave = |_| cores.leave(thread_id());
     let result = measured("two cores", || {
         let before = [0, 1].map(|core| server.groups().usage(ThreadGroup::Core(core)).unwrap());
@@ -190,7 +190,7 @@ fn more_busy_threads_than_cores_share_them() {
     let cores = CgroupCores::open(server.folder()).unwrap();
     let result = measured("shared core", || {
         let before = server.groups().usage(ThreadGroup::Core(0)).unwrap();
-        let shares = shares(3, |_| cores.enter(thread_id()), |_| cores.leave(thread_id()));
+        let shares = shares(3, |_| cores.enter(thread_id(), Duty::Foreground.into()), |_| cores.leave(thread_id()));
         (shares, throttled_since(server.groups(), ThreadGroup::Core(0), before))
     });
     if let Some(shares) = result {
@@ -238,19 +238,19 @@ fn threads_that_die_on_a_core_or_are_born_there_do_not_block_it() {
     // Dies without leaving.
     thread::spawn({
         let folder = server.folder().to_path_buf();
-        move || drop(CgroupCores::open(&folder).map(|c| c.enter(thread_id())))
+        move || drop(CgroupCores::open(&folder).map(|c| c.enter(thread_id(), Duty::Foreground.into())))
     })
     .join()
     .unwrap();
     // Has ended before it could be placed: no failure of the kernel, and no core is lost to it.
     let beyond_all_ids = 1 << 23;
-    cores.enter(beyond_all_ids);
+    cores.enter(beyond_all_ids, Duty::Foreground.into());
     assert_eq!((cores.failures(), cores.busy_cores()), (0, 0));
     let (child_id, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
             let me = thread_id();
-            cores.enter(me);
+            cores.enter(me, Duty::Foreground.into());
             scope.spawn(|| {
                 child_id.store(u64::from(thread_id()), Ordering::SeqCst);
                 while !stop.load(Ordering::SeqCst) {

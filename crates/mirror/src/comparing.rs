@@ -25,9 +25,8 @@ use ecotone_replica::position::Mark;
 use ecotone_replica::stream::ContentId;
 
 use crate::catalog::Hasher;
-use crate::directory::Want;
 use crate::error::{Error, Result};
-use crate::fetched::{checked_path, temporary_in};
+use crate::fetched::{Want, checked_path, temporary_in};
 use crate::files::files_in;
 use crate::names::{FileName, beside, path_of};
 use crate::record::{self, Reader};

@@ -403,7 +403,7 @@ impl Core {
         let mut leftovers = Leftovers::default();
         while !is_stopping.load(Ordering::Acquire) {
             let known = following.borrow_and_update().clone();
-            leftovers.look(&known, &self.table, &self.around);
+            leftovers.look(&known, &self.table, &self.around, is_replicated);
             let is_new = seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &known));
             let is_due = retry_at.is_some_and(|at| Instant::now() >= at);
             if is_new || is_due {

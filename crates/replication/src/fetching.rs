@@ -134,12 +134,18 @@ fn fetch_listing(links: &Links, from: MemberId, shard: ShardId, session: Option<
             let mut client = paths.client(from).await?;
             let answer = match session {
                 Some(session) => client.offer(OfferRequest { shard: shard.0, session }).await,
-                None => client.contents(ContentsRequest { shard: shard.0 }).await,
+                None => {
+                    let answer = client.contents(ContentsRequest { shard: shard.0 });
+                    let answer = tokio::time::timeout(MAX_SILENCE, answer).await;
+                    answer.map_err(|_| Error::unreachable(from, "it does not answer"))?
+                }
             };
             answer.map_err(|status| failed(from, &status))
         };
+        // To say what is known takes no time; an offer has to link all files.
+        let first = if session.is_some() { MAX_OFFER_TIME } else { MAX_SILENCE };
         match asked.await {
-            Ok(answer) => forward(from, answer.into_inner(), MAX_OFFER_TIME, &sender, |part| part.part).await,
+            Ok(answer) => forward(from, answer.into_inner(), first, &sender, |part| part.part).await,
             Err(error) => paths.gave_up(from, error, &sender).await,
         }
     });

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ecotone_control::ids::ShardId;
 use ecotone_control::map::SlotRange;
 use ecotone_io::tap::WriteTap;
+use ecotone_types::DutyObserver;
 
 use crate::gate::CommitGate;
 
@@ -25,6 +26,11 @@ pub struct Opening {
 
 /// The server around. Its methods may take long, and are called on threads of their own.
 pub trait Host: Send + Sync {
+    /// Whom threads of copies tell what they are for; `None`: nobody.
+    fn duties(&self) -> Option<Arc<dyn DutyObserver>> {
+        None
+    }
+
     /// Where the store of a shard lies, or will.
     fn directory(&self, shard: ShardId) -> PathBuf;
 

@@ -19,7 +19,6 @@ use ecotone_mirror::record::read_standing;
 use ecotone_mirror::whole;
 use tracing::{info, warn};
 
-use crate::copies::is_replicated;
 use crate::shard::Around;
 use crate::table::Table;
 
@@ -57,7 +56,14 @@ pub(crate) struct Leftovers {
 }
 
 impl Leftovers {
-    pub(crate) fn look(&mut self, known: &Known, table: &Table, around: &Arc<Around>) {
+    /// `is_replicated` says of which shards copies are driven.
+    pub(crate) fn look(
+        &mut self,
+        known: &Known,
+        table: &Table,
+        around: &Arc<Around>,
+        is_replicated: impl Fn(&Map, &Shard) -> bool,
+    ) {
         if !self.is_due(known.leader.is_some() && !known.is_removed(), Instant::now()) {
             return;
         }

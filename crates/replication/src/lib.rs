@@ -38,7 +38,5 @@ pub use error::{Error, Result};
 pub use followed::Followed;
 pub use gate::CommitGate;
 pub use host::{Host, Opening};
-pub use repairing::{Differing, Phase, Repair};
-pub use scrub::Scrubbed;
-pub use shard::Facts;
+pub use repairing::{Differing, Phase, Repair, Scrubbed};
 pub use shard::{Applied, Facts};

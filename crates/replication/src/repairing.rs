@@ -1,6 +1,10 @@
-//! What is said of a comparison that people have asked for, to them and between servers.
+//! What is said of comparisons: of those that people have asked for, to them and between servers,
+//! and of what all have come to.
+
+use std::collections::BTreeMap;
 
 use ecotone_control::ids::MemberId;
+use ecotone_mirror::names::FileName;
 use ecotone_transport::wire::{DifferingFile, RepairReply};
 
 /// Files that are named, of those that differ. The others are counted.
@@ -120,6 +124,21 @@ impl Repair {
             trouble: some(reply.trouble),
         }
     }
+}
+
+/// What comparing a copy has come to since this process began.
+#[derive(Debug, Clone, Default)]
+pub struct Scrubbed {
+    /// Bytes of files that were compared.
+    pub compared_bytes: u64,
+    /// Files that differed.
+    pub differing: u64,
+    /// Of these, those that were replaced.
+    pub replaced: u64,
+    /// Files that differ still, and why they could not be replaced.
+    pub damaged: BTreeMap<FileName, String>,
+    /// When the last whole round ended, in seconds since 1970. None before the first one.
+    pub ended_s: Option<u64>,
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use tracing::{debug, error, info, warn};
 use crate::clock::wall_ms;
 use crate::comparing::{End, Finding, Observer, Outcome, Subject, compare};
 use crate::error::{Error, Result};
-use crate::repairing::{Differing, MAX_NAMED, Phase, Repair};
+use crate::repairing::{Differing, MAX_NAMED, Phase, Repair, Scrubbed};
 use crate::shard::{Around, Shared};
 use crate::table::Table;
 
@@ -64,21 +64,6 @@ const SAVE_EVERY: Duration = Duration::from_secs(60);
 pub(crate) trait Steering {
     /// Of this shard.
     fn hand_over(&self, shard: ShardId, to: MemberId) -> Result<()>;
-}
-
-/// What comparing a copy has come to since this process began.
-#[derive(Debug, Clone, Default)]
-pub struct Scrubbed {
-    /// Bytes of files that were compared.
-    pub compared_bytes: u64,
-    /// Files that differed.
-    pub differing: u64,
-    /// Of these, those that were replaced.
-    pub replaced: u64,
-    /// Files that differ still, and why they could not be replaced.
-    pub damaged: BTreeMap<FileName, String>,
-    /// When the last whole round ended, in seconds since 1970. None before the first one.
-    pub ended_s: Option<u64>,
 }
 
 /// See the module.

@@ -305,6 +305,7 @@ fn answer<T: Send + 'static>(
 
 #[tonic::async_trait]
 impl Copies for Service {
+    type ContentsStream = Parts<OfferPart>;
     type OfferStream = Parts<OfferPart>;
     type FetchStream = Parts<FetchPart>;
 
@@ -343,7 +344,7 @@ impl Copies for Service {
         })
     }
 
-    async fn contents(&self, request: Request<ContentsRequest>) -> Result<Response<Self::OfferStream>, Status> {
+    async fn contents(&self, request: Request<ContentsRequest>) -> Result<Response<Self::ContentsStream>, Status> {
         let asker = self.asker(&request, ShardId(request.get_ref().shard))?;
         answer("ecotone-contents", asker, move |asker, answer| {
             let (mark, contents) = asker.incoming.contents(asker.shard)?;

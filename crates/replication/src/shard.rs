@@ -41,6 +41,7 @@ use ecotone_replica::receiver::Sync as SyncStage;
 use ecotone_replica::sender::MAX_HOLD_US;
 use ecotone_replica::stream::{ContentId, Item, Kind, Resume, ToCopyBody};
 use ecotone_replica::wire::{Message, Parcel, ShardReport};
+use ecotone_types::Duty;
 use parking_lot::{Condvar, Mutex, RwLock};
 use tracing::{error, info, warn};
 
@@ -52,7 +53,7 @@ use crate::host::{Host, Opening};
 use crate::leases::Leases;
 use crate::links::Links;
 use crate::published::{Published, Publisher};
-use crate::scrub::Scrubbed;
+use crate::repairing::Scrubbed;
 
 /// Between two looks at a machine to which nothing happens.
 const IDLE_TICK: Duration = Duration::from_millis(100);
@@ -586,7 +587,18 @@ impl Drop for Driven {
 
 impl Thread {
     fn run(mut self) {
+        let duties = self.around.host.duties();
+        // The stream of a primary is what acknowledgements wait for; nobody waits for a replica that
+        // applies it, as long as it keeps up.
+        let mut duty: Option<Duty> = None;
         loop {
+            let now = if self.shared.primary_epoch().is_some() { Duty::Transport } else { Duty::Replica };
+            if let Some(duties) = duties.as_ref().filter(|_| duty != Some(now)) {
+                if duty.replace(now).is_some() {
+                    duties.end();
+                }
+                duties.begin(now);
+            }
             let longest = match (self.is_holding(), self.is_busy()) {
                 (true, _) => MAX_HOLD,
                 (_, true) => BUSY_TICK,
@@ -602,6 +614,9 @@ impl Thread {
             self.do_commands();
             if stops {
                 self.stop();
+                if let Some(duties) = &duties {
+                    duties.end();
+                }
                 return;
             }
         }
@@ -1080,7 +1095,7 @@ impl Thread {
                 Box::new(move || Ok(ecotone_mirror::whole::sync(&path).map(|()| None)?))
             }
         };
-        self.helper("ecotone-copy-sync", move || inbox.inbox.put(Input::SyncEnded(work())));
+        self.helper("ecotone-copy-sync", Duty::Replica, move || inbox.inbox.put(Input::SyncEnded(work())));
     }
 
     fn sync_ended(&mut self, result: Result<Option<SyncDone>>) {
@@ -1111,7 +1126,18 @@ impl Thread {
         }
     }
 
-    fn helper(&self, name: &str, work: impl FnOnce() + Send + 'static) {
+    /// Work on a thread of its own. Somebody waits for a store that is opened or closed.
+    fn helper(&self, name: &str, duty: Duty, work: impl FnOnce() + Send + 'static) {
+        let duties = self.around.host.duties();
+        let work = move || {
+            if let Some(duties) = &duties {
+                duties.begin(duty);
+            }
+            work();
+            if let Some(duties) = &duties {
+                duties.end();
+            }
+        };
         if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(work) {
             error!(shard = self.shared.shard.0, %error, "the system gives no thread for a copy");
         }
@@ -1133,7 +1159,7 @@ impl Thread {
         let slots = self.map.as_ref().map(|map| map.slots.clone()).unwrap_or_default();
         let (shared, host, path) = (self.shared.clone(), self.around.host.clone(), self.path.clone());
         info!(shard = shared.shard.0, epoch = epoch.0, "this server becomes the primary");
-        self.helper("ecotone-copy-open", move || {
+        self.helper("ecotone-copy-open", Duty::Flush, move || {
             let opened = open(&shared, &*host, &path, &mut directory, epoch, slots);
             shared.inbox.put(Input::Opened(directory, opened));
         });
@@ -1171,7 +1197,7 @@ impl Thread {
             return;
         }
         let (shared, host) = (self.shared.clone(), self.around.host.clone());
-        self.helper("ecotone-copy-close", move || {
+        self.helper("ecotone-copy-close", Duty::Flush, move || {
             let closed = host.close(shared.shard).map_err(Error::Host);
             shared.inbox.put(Input::Closed(closed));
         });
@@ -1221,7 +1247,7 @@ impl Thread {
         };
         self.is_making = true;
         let shared = self.shared.clone();
-        self.helper("ecotone-copy-make", move || {
+        self.helper("ecotone-copy-make", Duty::Replica, move || {
             let made = job.run().map_err(Error::from);
             shared.inbox.put(Input::Made(*job.want(), made));
         });
@@ -1264,7 +1290,7 @@ impl Thread {
         self.is_fetching = true;
         let path = directory.temporary(&want);
         let (shared, around) = (self.shared.clone(), self.around.clone());
-        self.helper("ecotone-copy-fetch", move || {
+        self.helper("ecotone-copy-fetch", Duty::Replica, move || {
             let fetched =
                 around.fetcher.file(primary, shared.shard, &want, &path, &|| shared.is_over()).and_then(|is_there| {
                     if is_there {
@@ -1313,7 +1339,7 @@ impl Thread {
         self.seeding = Some(session);
         *self.shared.progress.lock() = Some((0, 0));
         let (shared, around, path) = (self.shared.clone(), self.around.clone(), self.path.clone());
-        self.helper("ecotone-copy-seed", move || {
+        self.helper("ecotone-copy-seed", Duty::Replica, move || {
             let built = build(&shared, &around, &path, session, source);
             shared.inbox.put(Input::Seeded { session, built: built.map(Box::new) });
         });

@@ -130,7 +130,7 @@ pub(crate) fn exec(
     service: &Service,
     client: &mut Client,
     group: &mut WriteGroup,
-    command: &Command,
+    command: &'static Command,
     reply: &mut Reply,
     blocking: Blocking,
 ) -> Step {

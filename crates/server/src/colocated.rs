@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use ecotone_energy::cores::CoreBinder;
+use ecotone_types::Duty;
 
 use crate::error::{Error, Result};
 
@@ -59,7 +60,7 @@ impl Drop for Colocated {
 
 fn compute(binder: &dyn CoreBinder, stop: &AtomicBool) {
     let thread = ecotone_energy::this_thread_id();
-    binder.enter(thread);
+    binder.enter(thread, Duty::Foreground.into());
     let mut value = 2.0_f64;
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..ROOTS_PER_ROUND {

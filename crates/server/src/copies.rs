@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ecotone_control::ids::{DirectoryId, ShardId as MapShardId};
+use ecotone_energy::{EnergyThread, PromotionWait, ThreadDuties};
 use ecotone_engine::Durability;
 use ecotone_keyspace::gate::{CommitGate, Level, Place, Refused};
 use ecotone_keyspace::{ShardError, ShardId};
@@ -16,6 +17,7 @@ use ecotone_replica::position::Position;
 use ecotone_replication::links::{Links, Route};
 use ecotone_replication::service::Service;
 use ecotone_replication::{CommitGate as CopiesGate, Copies, Host, Opening, Parts};
+use ecotone_types::DutyObserver;
 use tokio::runtime::Handle;
 
 use crate::error::{Error, Result};
@@ -30,11 +32,11 @@ use crate::stores::{ShardOptions, Stores};
 pub(crate) fn start(
     membership: &Arc<Membership>,
     bulk: &Handle,
-    (stores, shards): (Arc<Stores>, Arc<Shards>),
+    parts: HostParts,
     durability: Durability,
     service: &Service,
 ) -> Result<Copies> {
-    let host = Arc::new(Server { stores, shards });
+    let host = Arc::new(Server(parts));
     let durability = match durability {
         Durability::Always => commit::Durability::Synced,
         Durability::None | Durability::EverySecond => commit::Durability::Received,
@@ -101,22 +103,31 @@ impl Host for HoldsNothing {
     }
 }
 
-struct Server {
-    stores: Arc<Stores>,
-    shards: Arc<Shards>,
+/// What replication asks of the server goes to these.
+pub(crate) struct HostParts {
+    pub(crate) stores: Arc<Stores>,
+    pub(crate) shards: Arc<Shards>,
+    pub(crate) duties: Arc<ThreadDuties>,
+    pub(crate) energy: Arc<EnergyThread>,
 }
 
+struct Server(HostParts);
+
 impl Host for Server {
+    fn duties(&self) -> Option<Arc<dyn DutyObserver>> {
+        Some(self.0.duties.clone())
+    }
+
     fn directory(&self, shard: MapShardId) -> PathBuf {
-        self.stores.directory_of(ShardId(shard.0))
+        self.0.stores.directory_of(ShardId(shard.0))
     }
 
     fn reserve(&self, shard: MapShardId) -> bool {
-        self.shards.take(ShardId(shard.0), Owner::Replication)
+        self.0.shards.take(ShardId(shard.0), Owner::Replication)
     }
 
     fn release(&self, shard: MapShardId) -> bool {
-        self.shards.give_back(ShardId(shard.0), Owner::Replication)
+        self.0.shards.give_back(ShardId(shard.0), Owner::Replication)
     }
 
     fn open(&self, opening: Opening) -> std::result::Result<(), String> {
@@ -124,13 +135,18 @@ impl Host for Server {
         let slots: Vec<(u16, u16)> = slots.iter().map(|range| (range.first, range.last)).collect();
         let least_segment = u32::try_from(least_segment).map_err(|_| "no numbers of segments are left".to_owned())?;
         let gate = Arc::new(Waiting(gate));
-        self.shards
+        // Clients come: its cores get fast while the store opens, or it takes writes without.
+        if self.0.energy.promoted() == PromotionWait::BelowSpeed {
+            tracing::info!(shard = shard.0, "a promoted copy takes writes before its cores are fast");
+        }
+        self.0
+            .shards
             .become_primary(ShardId(shard.0), &slots, tap, least_segment, gate)
             .map_err(|error| error.to_string())
     }
 
     fn close(&self, shard: MapShardId) -> std::result::Result<(), String> {
-        match self.shards.resign(ShardId(shard.0)) {
+        match self.0.shards.resign(ShardId(shard.0)) {
             Ok(()) | Err(Error::Shard(ShardError::NotHeld(_))) => Ok(()),
             Err(error @ Error::Shard(_)) => Err(error.to_string()),
             // It is closed: what it could not make durable is not counted as that.
@@ -142,7 +158,7 @@ impl Host for Server {
     }
 
     fn sync(&self, shard: MapShardId) -> std::result::Result<(), String> {
-        let store = self.stores.of(ShardId(shard.0)).ok_or("the store is not open")?;
+        let store = self.0.stores.of(ShardId(shard.0)).ok_or("the store is not open")?;
         store.sync().map_err(|error| error.to_string())
     }
 }

@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_cluster::{Federation, FederationStatistics, Limits, Options};
-use ecotone_energy::cores::{CgroupCores, CoreBinder, Unbound};
-use ecotone_energy::{EnergyMeter, PowerModel, Reading, ThreadDuties};
+use ecotone_energy::cores::{Affinity, CgroupCores, CoreBinder, Unbound};
+use ecotone_energy::{EnergyMeter, EnergyThread, PowerModel, Reading, ThreadDuties, machine_model};
 use ecotone_engine::{Counters, LocalSlots, Store};
 use ecotone_io::tap::WriteTap;
 use ecotone_keyspace::ShardId;
@@ -45,6 +45,7 @@ use crate::memory_shares::suit_clients;
 use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, SamplerState};
 use crate::open_files::share_with_stores;
 use crate::options::{ClientOptions, ServeOptions};
+use crate::power;
 use crate::replica_reads::{Reads, ReadsHandle};
 use crate::requests::Requests;
 use crate::sample_base::{SampleBase, counting_from};
@@ -64,6 +65,17 @@ pub(crate) fn cannot_start(error: ecotone_cluster::Error) -> Error {
     }
 }
 
+/// What binds threads of this process to cores; nothing, where the kernel does not say which it has.
+fn affinity() -> Arc<dyn CoreBinder> {
+    match Affinity::of_this_process() {
+        Ok(affinity) => Arc::new(affinity),
+        Err(error) => {
+            tracing::warn!(%error, "threads are not bound to cores: it is not known which this process may use");
+            Arc::new(Unbound)
+        }
+    }
+}
+
 /// A running server.
 pub struct Daemon {
     announced: Option<Arc<Announced>>,
@@ -77,6 +89,7 @@ pub struct Daemon {
     reads: Option<Arc<Reads>>,
     federation: Arc<Federation>,
     duties: Arc<ThreadDuties>,
+    energy: Arc<EnergyThread>,
     sampler: Arc<SamplerState>,
     progress: Arc<Mutex<Option<ProgressSource>>>,
     colocated: Arc<Mutex<Colocated>>,
@@ -145,7 +158,10 @@ impl Daemon {
                 PowerModel::emulated(options.idle_watts, options.active_watts, emulated.speed)?,
                 Arc::new(CgroupCores::for_this_process(&emulated.cgroup)?),
             ),
-            None => (PowerModel::hardware(options.idle_watts, options.active_watts)?, Arc::new(Unbound)),
+            None => {
+                let configured = PowerModel::hardware(options.idle_watts, options.active_watts)?;
+                (machine_model(&options.machine_root, &configured), affinity())
+            }
         };
         let meter = EnergyMeter::start(model)?;
         let duties = Arc::new(ThreadDuties::new(meter.clone(), binder.clone()));
@@ -220,6 +236,7 @@ impl Daemon {
             }),
             max_tables,
         };
+        let energy = power::start(&options, &meter, &binder, federation.membership())?;
         let stores = Stores::open(opening, &options.shards)?;
         let shards = Shards::new(stores.clone());
         if let Some(opened) = &options.opened {
@@ -232,14 +249,14 @@ impl Daemon {
         let monitor = Monitor::new(
             sampler.clone(),
             stores.clone(),
-            meter,
+            energy.clone(),
             federation.clone(),
             progress.clone(),
             colocated.clone(),
             &options,
         );
         let begin = Mutex::new(Begin {
-            energy: duties.meter().reading(),
+            energy: energy.reading(),
             counters: stores.counters(),
             federation: federation.statistics(),
         });
@@ -256,7 +273,7 @@ impl Daemon {
                     stores: stores.clone(),
                     known: known.clone(),
                     federation: federation.clone(),
-                    duties: duties.clone(),
+                    energy: energy.clone(),
                     sampler: sampler.clone(),
                     name: federation.name().clone(),
                     join: options.join.clone(),
@@ -291,7 +308,12 @@ impl Daemon {
         };
         let copies = match (&served, federation.membership()) {
             (Some(_), Some(membership)) => {
-                let parts = (stores.clone(), shards.clone());
+                let parts = copies::HostParts {
+                    stores: stores.clone(),
+                    shards: shards.clone(),
+                    duties: duties.clone(),
+                    energy: energy.clone(),
+                };
                 let durability = options.store.durability;
                 let copies = copies::start(membership, federation.runtime(), parts, durability, &copies_service)?;
                 let copies = Arc::new(copies);
@@ -338,6 +360,7 @@ impl Daemon {
             reads,
             federation,
             duties,
+            energy,
             sampler,
             progress,
             colocated,
@@ -436,7 +459,7 @@ impl Daemon {
 
     /// A workload begins: records are timed from here, and its progress is taken from `source`.
     pub fn begin_workload(&self, source: impl Fn() -> Progress + Send + Sync + 'static) {
-        let (energy, counters) = (self.duties.meter().reading(), self.stores.counters());
+        let (energy, counters) = (self.energy.reading(), self.stores.counters());
         *self.sample_base.lock() = SampleBase {
             stall_ms: counters.stall_us() as f64 / 1e3,
             delayed_ms: counters.writer_stall_us as f64 / 1e3,
@@ -486,7 +509,7 @@ impl Daemon {
                 .collect()
         };
         Sums {
-            energy: self.duties.meter().reading().since(&begin.energy),
+            energy: self.energy.reading().since(&begin.energy),
             stall_ms: counters.stall_us().saturating_sub(begin.counters.stall_us()) as f64 / 1e3,
             stalls_ms,
             l0_tables_max,
@@ -527,7 +550,10 @@ impl Daemon {
         }
         self.sampler_thread.take();
         *self.progress.lock() = None;
-        self.stores.close()
+        let closed = self.stores.close();
+        // Last, so that the end is fast, too.
+        self.energy.stop();
+        closed
     }
 }
 

@@ -10,7 +10,7 @@ use ecotone_cluster::{
     Activity, Federation, FederationStatistics, JobEnded, JobObserver, JobOutcome, LoadSource, LocalLoad, Writers,
 };
 use ecotone_control::ids::ShardId;
-use ecotone_energy::{EnergyMeter, Reading};
+use ecotone_energy::{EnergyThread, EnergyView, Reading};
 use ecotone_engine::{
     CompressionProperties, Counters, DedupProperties, FreeSpace, StoreProperties, ValueLogProperties,
 };
@@ -75,6 +75,8 @@ pub(crate) struct ServerSample {
     /// Why writes fail until the store recovers.
     pub(crate) write_failure: Option<String>,
     pub(crate) reading: Reading,
+    /// Where its joules come from, and what is done about frequencies.
+    pub(crate) energy: Arc<EnergyView>,
     /// The power since the sample before; `None` at the first.
     pub(crate) watts: Option<f64>,
     pub(crate) free_cores: f64,
@@ -296,7 +298,7 @@ impl JobObserver for SamplerState {
 pub(crate) struct Monitor {
     pub(crate) sampler: Arc<SamplerState>,
     pub(crate) stores: Arc<Stores>,
-    pub(crate) meter: Arc<EnergyMeter>,
+    pub(crate) energy: Arc<EnergyThread>,
     pub(crate) federation: Arc<Federation>,
     pub(crate) progress: Arc<Mutex<Option<ProgressSource>>>,
     pub(crate) colocated: Arc<Mutex<crate::colocated::Colocated>>,
@@ -350,7 +352,7 @@ impl Monitor {
     pub(crate) fn new(
         sampler: Arc<SamplerState>,
         stores: Arc<Stores>,
-        meter: Arc<EnergyMeter>,
+        energy: Arc<EnergyThread>,
         federation: Arc<Federation>,
         progress: Arc<Mutex<Option<ProgressSource>>>,
         colocated: Arc<Mutex<crate::colocated::Colocated>>,
@@ -359,7 +361,7 @@ impl Monitor {
         Monitor {
             sampler,
             stores,
-            meter,
+            energy,
             federation,
             progress,
             colocated,
@@ -388,7 +390,8 @@ impl Monitor {
         if self.stores.max_tables().is_some_and(|most| is_near(properties.tables(), most)) {
             self.stores.bound_tables();
         }
-        let reading = self.meter.reading();
+        let energy = self.energy.view();
+        let reading = self.energy.reading();
         let progress = self.progress.lock().as_ref().map(|source| source()).unwrap_or_default();
         // Clients' requests are among their commands: where they are the workload, its progress
         // counts them a second time.
@@ -417,6 +420,8 @@ impl Monitor {
             busy_cores = (reading.busy_core_seconds - last.reading.busy_core_seconds).max(0.0) / seconds;
             input_rate = counters.bytes_written.saturating_sub(last.input_bytes) as f64 / seconds;
             watts = (reading.total_joules - last.reading.total_joules).max(0.0) / seconds;
+            // What is measured comes once a second, between two samples or not.
+            watts = energy.watts.map_or(watts, |measured| measured.1.0);
             *self.sampler.watts.lock() = Some(watts);
             done = Progress {
                 ops: progress.ops.saturating_sub(last.progress.ops),
@@ -508,6 +513,7 @@ impl Monitor {
             keys,
             write_failure: self.stores.write_failure(),
             reading: reading.clone(),
+            energy,
             watts: self.sampler.watts(),
             free_cores,
             open_files: self.open_files.count(at),

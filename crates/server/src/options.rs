@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ecotone_engine::StoreSettings;
 use ecotone_policy::policy::PolicyName;
+use ecotone_policy::power::PowerSettings;
 use ecotone_resp::host::Allocator;
 use ecotone_resp::serve::Listen;
 use ecotone_types::ServerId;
@@ -92,6 +93,10 @@ pub struct ServeOptions {
     pub active_watts: f64,
     /// Watts of the idle server.
     pub idle_watts: f64,
+    /// How fast cores run where the federation does not say it.
+    pub power: PowerSettings,
+    /// Where the files of the machine's meters and frequencies lie: `/`, or a test's folder.
+    pub machine_root: PathBuf,
     /// Jobs of others at a time; `None`: a quarter of the cores, at least one.
     pub worker_slots: Option<u32>,
     /// Bandwidth each way, in bytes/s.

@@ -74,6 +74,41 @@ impl fmt::Display for Duty {
     }
 }
 
+/// Work of a thread, as far as cores are chosen by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Task {
+    /// What for.
+    pub duty: Duty,
+    /// A compaction that reads no table of level 0: no writer waits for it soon.
+    pub is_deep: bool,
+}
+
+impl From<Duty> for Task {
+    fn from(duty: Duty) -> Self {
+        Self { duty, is_deep: false }
+    }
+}
+
+/// Which cores of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CoreClass {
+    /// Those that run fast.
+    Fast,
+    /// Those that run slow.
+    Slow,
+}
+
+impl CoreClass {
+    /// The name, as in metrics and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CoreClass::Fast => "fast",
+            CoreClass::Slow => "slow",
+        }
+    }
+}
+
 /// Notified when a thread changes its duty. Called on that very thread, in pairs that nest like a
 /// stack: each [`begin`](DutyObserver::begin) has one [`end`](DutyObserver::end), after which the
 /// duty before it holds again.
@@ -82,6 +117,10 @@ impl fmt::Display for Duty {
 pub trait DutyObserver: Send + Sync {
     /// The calling thread takes up `duty`.
     fn begin(&self, duty: Duty);
+    /// The same of a compaction that reads no table of level 0.
+    fn begin_deep(&self, duty: Duty) {
+        self.begin(duty);
+    }
     /// The calling thread ends the duty that it took up last.
     fn end(&self);
 }

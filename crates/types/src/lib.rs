@@ -9,6 +9,6 @@ mod ids;
 mod purpose;
 pub mod units;
 
-pub use duty::{Duty, DutyObserver};
+pub use duty::{CoreClass, Duty, DutyObserver, Task};
 pub use ids::{InvalidServerName, JobId, ServerId};
 pub use purpose::JobPurpose;

@@ -6,7 +6,7 @@ use ecotone_control::entry::{Entry, MAX_ENTRY_BYTES, NewServer, Proposal};
 use ecotone_control::ids::{Epoch, FederationId, KeyHash, MemberId, ShardId, TokenId};
 use ecotone_control::machine::{Machine, Outcome, RULES_OF_COPIES, Refusal};
 use ecotone_control::map::{Addresses, Features, MAX_ZONE_BYTES, Map, Role, ServerState};
-use ecotone_control::settings::{Level, Replication};
+use ecotone_control::settings::{Level, Power, Replication, check_power};
 use proptest::prelude::*;
 
 use super::{found, server};
@@ -541,4 +541,24 @@ fn settings_of_replication_are_checked_and_read() {
     outcome(&mut machine, set("replication.level", None));
     outcome(&mut machine, set("replication.copies", None));
     assert_eq!(Replication::of(machine.map()).level, Level::One);
+}
+
+#[test]
+fn settings_of_power_are_read_where_they_may_be_set() {
+    let mut machine = two_in_sync(RULES_OF_COPIES);
+    let mut set = |name: &str, value: Option<&str>| {
+        outcome(&mut machine, Entry::Set { name: name.into(), value: value.map(str::to_owned) });
+        Power::of(machine.map())
+    };
+    assert_eq!(set("power.mode", Some("concerto")).mode.as_deref(), Some("concerto"));
+    assert_eq!(set("power.cap_watts", Some("90")), Power { mode: Some("concerto".into()), cap_watts: Some(90) });
+    // What another build has let in is as if it were not there.
+    for (mode, cap) in [("Concerto", "0"), ("", "-3"), ("fast", "9.5"), ("all", "1000000001")] {
+        assert_eq!(set("power.mode", Some(mode)).mode, None);
+        assert_eq!(set("power.cap_watts", Some(cap)).cap_watts, None);
+        assert!(check_power("power.mode", mode).is_err() && check_power("power.cap_watts", cap).is_err());
+    }
+    assert_eq!(set("power.cap_watts", None).cap_watts, None);
+    assert!(check_power("power.modes", "concerto").is_err());
+    assert!(check_power("replication.copies", "anything").is_ok());
 }

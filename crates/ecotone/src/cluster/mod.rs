@@ -203,7 +203,9 @@ enum Command {
                             replication.min_in_sync       the least number of copies in sync for level all\n  \
                             replication.max_lag_bytes     a copy that lacks more does not count any more until it has caught up\n  \
                             replication.max_staleness_ms  replicas whose data may be older answer no reads\n  \
-                            replication.seed_bytes_per_s  what the making of a copy may take of the network\n\
+                            replication.seed_bytes_per_s  what the making of a copy may take of the network\n  \
+                            power.mode                    how fast cores run: all-high, all-low or concerto\n  \
+                            power.cap_watts               the most that all servers together may draw\n\
                             Copies come and go by themselves when their number is changed.")]
     Set {
         #[command(flatten)]

@@ -26,7 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("replica", &["control"]),
     ("raftlog", &["control", "types"]),
     ("sim", &["control", "policy", "replica", "types"]),
-    ("energy", &["types"]),
+    ("energy", &["policy", "types"]),
     ("identity", &["types"]),
     ("io", &[]),
     ("rocks", &["io"]),

@@ -76,6 +76,16 @@ impl Server {
         Server::start(directory, name, None, &["--join", &self.peers, "--token", &token])
     }
 
+    /// The same with more arguments.
+    pub(super) fn joined_with(&self, directory: &Path, name: &str, more: &[&str]) -> Server {
+        let token = cluster(&["token", &self.clients])["token"].as_str().unwrap().to_owned();
+        Server::start(directory, name, None, &[&["--join", &self.peers, "--token", &token], more].concat())
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(super) fn again(&self, directory: &Path) -> Server {
         Server::start(directory, &self.name, Some((&self.peers, &self.clients)), &[])
     }

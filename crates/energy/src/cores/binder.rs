@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ecotone_types::Task;
 use parking_lot::Mutex;
 
 use super::CoreBinder;
@@ -16,6 +17,7 @@ use super::groups::CoreGroups;
 use super::layout::ThreadGroup;
 use super::pool::CorePool;
 use crate::EnergyError;
+use crate::placement::Placement;
 
 /// The emulated cores of the server that this process is.
 pub struct CgroupCores {
@@ -123,9 +125,9 @@ enum Placed {
 }
 
 impl CoreBinder for CgroupCores {
-    fn enter(&self, thread: u32) {
+    fn enter(&self, thread: u32, task: Task) {
         let mut pool = self.pool.lock();
-        let core = pool.enter(thread, |t| Path::new(&format!("/proc/self/task/{t}")).exists());
+        let core = pool.enter(thread, task, |t| Path::new(&format!("/proc/self/task/{t}")).exists());
         if self.put(thread, &self.cores[core]) != Placed::Yes {
             pool.forget(thread);
         }
@@ -142,6 +144,15 @@ impl CoreBinder for CgroupCores {
             && self.put(follower.thread, &self.cores[follower.core]) == Placed::Ended
         {
             pool.forget(follower.thread);
+        }
+    }
+
+    fn place(&self, placement: &Placement) {
+        let mut pool = self.pool.lock();
+        for moved in pool.place(placement) {
+            if self.put(moved.thread, &self.cores[moved.core]) == Placed::Ended {
+                pool.forget(moved.thread);
+            }
         }
     }
 
@@ -179,8 +190,9 @@ mod tests {
         let dir = fake_server(&[true, true]);
         let written = |group: &str| fs::read_to_string(dir.path().join(group).join("cgroup.threads")).unwrap();
         let cores = CgroupCores::open(dir.path()).unwrap();
-        cores.enter(u32::MAX);
-        cores.enter(7);
+        let task = ecotone_types::Duty::Flush.into();
+        cores.enter(u32::MAX, task);
+        cores.enter(7, task);
         cores.leave(7);
         cores.leave(7); // a second time: the thread is where it belongs already
         assert_eq!([written("core-0"), written("core-1"), written("rest")], ["4294967295", "7", "7"]);
@@ -193,11 +205,12 @@ mod tests {
         // A file that takes no byte.
         std::os::unix::fs::symlink("/dev/full", dir.path().join("core-0/cgroup.threads")).unwrap();
         let cores = CgroupCores::open(dir.path()).unwrap();
-        cores.enter(7);
+        let task = ecotone_types::Duty::Flush.into();
+        cores.enter(7, task);
         assert_eq!((cores.failures(), cores.busy_cores()), (1, 0));
         cores.leave(7);
         assert_eq!(cores.failures(), 1);
-        cores.enter(8);
+        cores.enter(8, task);
         assert_eq!(cores.failures(), 2);
     }
 

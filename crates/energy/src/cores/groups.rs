@@ -117,13 +117,13 @@ impl CoreGroups {
     /// # Errors
     /// As [`CoreGroups::speed`].
     pub fn core_speed(&self, core: u32) -> Result<f64, EnergyError> {
-        Ok(self.quota(core)?.speed())
+        Ok(self.quota(ThreadGroup::Core(core))?.speed())
     }
 
     fn fastest(&self) -> Result<CoreQuota, EnergyError> {
-        let mut fastest = self.quota(0)?;
+        let mut fastest = self.quota(ThreadGroup::Core(0))?;
         for core in 1..self.cores {
-            let quota = self.quota(core)?;
+            let quota = self.quota(ThreadGroup::Core(core))?;
             if quota.speed() > fastest.speed() {
                 fastest = quota;
             }
@@ -131,10 +131,10 @@ impl CoreGroups {
         Ok(fastest)
     }
 
-    fn quota(&self, core: u32) -> Result<CoreQuota, EnergyError> {
-        let core = self.path(ThreadGroup::Core(core));
+    fn quota(&self, group: ThreadGroup) -> Result<CoreQuota, EnergyError> {
+        let group = self.path(group);
         let read = |name: &str| {
-            let path = core.join(name);
+            let path = group.join(name);
             let text = fs::read_to_string(&path).map_err(|e| EnergyError::cgroup("read", &path, e))?;
             Ok((path, text))
         };
@@ -163,14 +163,14 @@ impl CoreGroups {
         layout::apply(&steps)
     }
 
-    /// Gives one core another speed, in host cores: at most that of the server's fastest core, or
-    /// the kernel may refuse it.
+    /// Gives one group another speed, in host cores: at most that of the server's fastest core when
+    /// [`CoreGroups::set_speed`] was called last, or the kernel may refuse it.
     ///
     /// # Errors
     /// As [`CoreGroups::set_speed`].
-    pub fn set_core_speed(&self, core: u32, speed: f64) -> Result<(), EnergyError> {
-        let (old, new) = (self.quota(core)?, CoreQuota::for_speed(speed)?);
-        let folder = self.path(ThreadGroup::Core(core));
+    pub fn set_group_speed(&self, group: ThreadGroup, speed: f64) -> Result<(), EnergyError> {
+        let (old, new) = (self.quota(group)?, CoreQuota::for_speed(speed)?);
+        let folder = self.path(group);
         layout::apply(&layout::quota_steps(self.version, &folder, new, new.speed() > old.speed()))
     }
 

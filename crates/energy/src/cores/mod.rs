@@ -15,7 +15,10 @@
 //! cgroup v1 (the `cpu` controller) and v2 (threaded mode) are both spoken. Without the right to
 //! make cgroups creation fails with an error that says what is missing; there is no silent
 //! fallback.
+//!
+//! On a real machine [`Affinity`] binds threads to cores of their class, once there are two.
 
+mod affinity;
 mod binder;
 mod groups;
 mod hierarchy;
@@ -24,6 +27,9 @@ mod pool;
 mod quota;
 mod usage;
 
+use ecotone_types::Task;
+
+pub use affinity::Affinity;
 pub use binder::CgroupCores;
 pub use groups::CoreGroups;
 pub use hierarchy::CpuHierarchy;
@@ -31,12 +37,16 @@ pub use layout::{CgroupVersion, MAX_CORES, ThreadGroup};
 pub use quota::{CoreQuota, MIN_CORE_SPEED};
 pub use usage::GroupUsage;
 
+use crate::placement::Placement;
+
 /// Gives threads a core to run on. Called on hot paths: must not block for long and must not panic.
 pub trait CoreBinder: Send + Sync {
     /// The thread begins work that occupies a core.
-    fn enter(&self, thread: u32);
+    fn enter(&self, thread: u32, task: Task);
     /// The thread has ended it.
     fn leave(&self, thread: u32);
+    /// From now on cores have these classes; threads that are on others move.
+    fn place(&self, placement: &Placement);
     /// How often a thread could not be put where it belongs. A run of the lab with a number above 0
     /// is not valid.
     fn failures(&self) -> u64 {
@@ -49,6 +59,7 @@ pub trait CoreBinder: Send + Sync {
 pub struct Unbound;
 
 impl CoreBinder for Unbound {
-    fn enter(&self, _thread: u32) {}
+    fn enter(&self, _thread: u32, _task: Task) {}
     fn leave(&self, _thread: u32) {}
+    fn place(&self, _placement: &Placement) {}
 }

@@ -11,6 +11,7 @@
 
 pub mod cpufreq;
 mod disk;
+mod frequencies;
 mod quota;
 mod record;
 
@@ -19,6 +20,7 @@ use std::path::Path;
 use ecotone_types::units::Hertz;
 
 pub use cpufreq::Cpufreq;
+pub use frequencies::Frequencies;
 pub use quota::QuotaGovernor;
 
 use crate::EnergyError;

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::{Capped, FrequencyDomain, FrequencyGovernor};
 use crate::EnergyError;
-use crate::cores::{CoreGroups, CoreQuota};
+use crate::cores::{CoreGroups, CoreQuota, ThreadGroup};
 use crate::meter::EnergyMeter;
 use crate::model::PowerModel;
 use crate::pstate::PStateIndex;
@@ -16,8 +16,9 @@ use crate::pstate::PStateIndex;
 /// Sets the frequency of emulated cores by the P-states of their power model.
 ///
 /// While all cores have one P-state the meter is set to it in the same breath, so that joules are
-/// priced at the frequency they were used at. Where they differ, the caller says which duty runs at
-/// which ([`EnergyMeter::set_duty_p_state`]), as only it knows who is bound to which core.
+/// priced at the frequency they were used at. Where they differ, the caller says which class of
+/// cores is at which ([`EnergyMeter::set_class_p_state`]), as only it knows the classes. Threads
+/// without a core are as fast as the fastest one.
 pub struct QuotaGovernor {
     meter: Arc<EnergyMeter>,
     model: PowerModel,
@@ -87,8 +88,10 @@ impl FrequencyGovernor for QuotaGovernor {
         let p_state = self.model.p_states().highest_within(highest);
         // Domains are as many as cores, whose number is a u32.
         let core = self.domains[domain].cores[0];
-        self.groups.set_core_speed(core, self.model.core_speed(p_state))?;
+        self.groups.set_group_speed(ThreadGroup::Core(core), self.model.core_speed(p_state))?;
         *state = p_state;
+        let fastest = states.iter().copied().min().unwrap_or(p_state);
+        self.groups.set_group_speed(ThreadGroup::Rest, self.model.core_speed(fastest))?;
         if states.iter().all(|state| *state == p_state) {
             self.meter.set_p_state(p_state);
         }
@@ -111,7 +114,7 @@ impl FrequencyGovernor for QuotaGovernor {
 mod tests {
     use super::*;
     use crate::cores::CgroupVersion;
-    use ecotone_types::Duty;
+    use ecotone_types::CoreClass;
     use std::fs;
     use std::path::Path;
 
@@ -140,12 +143,12 @@ mod tests {
         assert!((governor.reached(1).unwrap().0 - 1.2e9).abs() < 0.01e9);
         assert!((governor.reached(0).unwrap().0 - 2.2e9).abs() < 0.01e9);
         assert_eq!(meter.p_state(), 0, "cores differ");
-        meter.set_duty_p_state(Duty::Gc, 5);
-        assert_eq!((meter.duty_p_state(Duty::Gc), meter.duty_p_state(Duty::Flush)), (5, 0));
+        meter.set_class_p_state(CoreClass::Slow, 5);
+        assert_eq!((meter.class_p_state(CoreClass::Slow), meter.class_p_state(CoreClass::Fast)), (5, 0));
         // Below the table is its lowest; now both are there, and the meter follows.
         governor.cap(0, Hertz(0.0)).unwrap();
         governor.cap(1, Hertz(1.0e9)).unwrap();
-        assert_eq!((meter.p_state(), meter.duty_p_state(Duty::Gc)), (6, 6));
+        assert_eq!((meter.p_state(), meter.class_p_state(CoreClass::Slow)), (6, 6));
         assert_eq!(governor.cap(2, Hertz(1.0e9)).unwrap(), Capped::Offline);
 
         governor.restore().unwrap();

@@ -47,7 +47,19 @@ impl Attribution {
         Joules(self.duties[duty.index()])
     }
 
-    pub(super) fn add(&mut self, more: &Self) {
+    /// What came since `earlier`, of sums that only grow.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let mut grown = *self;
+        for (now, then) in grown.duties.iter_mut().zip(earlier.duties) {
+            *now = (*now - then).max(0.0);
+        }
+        grown.unattributed = (self.unattributed - earlier.unattributed).max(0.0);
+        grown.others = (self.others - earlier.others).max(0.0);
+        grown.idle = (self.idle - earlier.idle).max(0.0);
+        grown
+    }
+
+    pub(crate) fn add(&mut self, more: &Self) {
         for (sum, more) in self.duties.iter_mut().zip(more.duties) {
             *sum += more;
         }

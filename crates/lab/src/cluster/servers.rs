@@ -101,6 +101,7 @@ impl Scene<'_> {
         own.extend(["serve".into(), "--dir".into(), dir.clone().into_os_string()]);
         own.extend(["--name", name, "--http", "off", "--records", "-", "--memory-limit"].map(OsString::from));
         own.push(MEMORY_LIMIT_BYTES.to_string().into());
+        own.extend(self.places.map(|places| places.arguments(name)).unwrap_or_default());
         let arguments: Vec<OsString> = own.into_iter().chain(more.iter().map(OsString::from)).collect();
         fs::create_dir_all(&dir).map_err(LabError::io("cannot make directory", &dir))?;
         let (mut listen, mut clients) = (listen.to_owned(), clients.to_owned());

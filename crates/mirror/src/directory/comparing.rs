@@ -25,7 +25,7 @@ impl Directory {
             let side = self.durable.lock().synced.side.clone();
             let tails = super::tails_of(&self.growing).into_iter().chain(side.manifests);
             growing.extend(tails.map(|tail| Part { file: tail.file, len: tail.len, crc: tail.crc }));
-            absent.extend(self.pending.absent().into_iter().map(|(file, _, _)| file));
+            absent.extend(self.pending.absent().into_iter().map(|absent| absent.file));
         }
         let finished = self.catalog.lock().entries().filter(|(file, _)| !self.growing.contains_key(file)).collect();
         Ok(Held { mark: self.recorded, finished, growing, absent })

@@ -16,6 +16,6 @@ mod mode;
 mod plan;
 mod promotion;
 
-pub use mode::{CoreClass, PowerMode, Role};
+pub use mode::{PowerMode, Role};
 pub use plan::{CapState, Domain, MAX_UTILISATION, PowerPlan, PowerSettings, ServerPlan, ServerPower, Step, plan};
 pub use promotion::{MAX_PROMOTION_WAIT, Promotion, promotion};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ecotone_types::Duty;
+use ecotone_types::{CoreClass, Duty, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -60,15 +60,6 @@ impl FromStr for PowerMode {
             expected: "all-high, all-low or concerto",
         })
     }
-}
-
-/// Which cores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CoreClass {
-    /// Those that run fast.
-    Fast,
-    /// Those that run slow.
-    Slow,
 }
 
 /// What a thread's work is to those who wait for it.
@@ -154,13 +145,13 @@ impl Role {
         }
     }
 
-    /// The role of a duty; of a compaction, own or another server's, by the level that it reads.
-    pub const fn of(duty: Duty, input_level: i32) -> Self {
-        match duty {
+    /// The role of a task.
+    pub const fn of(task: Task) -> Self {
+        match task.duty {
             Duty::Foreground => Role::Foreground,
             Duty::Flush => Role::Flush,
-            Duty::Compaction | Duty::Worker if input_level <= 0 => Role::ShallowCompaction,
-            Duty::Compaction | Duty::Worker => Role::DeepCompaction,
+            Duty::Compaction | Duty::Worker if task.is_deep => Role::DeepCompaction,
+            Duty::Compaction | Duty::Worker => Role::ShallowCompaction,
             Duty::Transport => Role::Transport,
             Duty::Replica => Role::ApplyStream,
             Duty::Gc => Role::Gc,

@@ -11,10 +11,10 @@
 //! What a domain's share exceeds after step 3 is deferred: its work waits rather than moving to
 //! cores that are meant for other roles.
 
-use ecotone_types::ServerId;
 use ecotone_types::units::{Cores, Hertz, Joules, Seconds, Watts};
+use ecotone_types::{CoreClass, ServerId};
 
-use super::mode::{CoreClass, PowerMode, Role};
+use super::mode::{PowerMode, Role};
 
 /// Slow cores are planned to be busy for this share of the time at most, so that what comes in
 /// bursts (the stream of a copy) is soon done.

@@ -1,11 +1,11 @@
 //! The power manager: a table of situations decided by hand, and what holds in every one.
 
 use ecotone_policy::power::{
-    CapState, CoreClass, Domain, MAX_PROMOTION_WAIT, PowerMode, PowerPlan, PowerSettings, Promotion, Role, ServerPower,
-    Step, plan, promotion,
+    CapState, Domain, MAX_PROMOTION_WAIT, PowerMode, PowerPlan, PowerSettings, Promotion, Role, ServerPower, Step,
+    plan, promotion,
 };
 use ecotone_types::units::{Cores, Hertz, Seconds, Time, Watts};
-use ecotone_types::{Duty, ServerId};
+use ecotone_types::{CoreClass, Duty, ServerId, Task};
 use proptest::prelude::*;
 
 const TABLE: &str = include_str!("../golden/power.txt");
@@ -211,17 +211,17 @@ proptest! {
 
 #[test]
 fn what_someone_waits_for_is_fast() {
-    for (duty, level, class) in [
-        (Duty::Foreground, 0, CoreClass::Fast),
-        (Duty::Flush, 0, CoreClass::Fast),
-        (Duty::Compaction, 0, CoreClass::Fast),
-        (Duty::Compaction, 3, CoreClass::Slow),
-        (Duty::Worker, 0, CoreClass::Fast),
-        (Duty::Worker, 1, CoreClass::Slow),
-        (Duty::Replica, 0, CoreClass::Slow),
-        (Duty::Gc, 0, CoreClass::Slow),
+    for (duty, is_deep, class) in [
+        (Duty::Foreground, false, CoreClass::Fast),
+        (Duty::Flush, false, CoreClass::Fast),
+        (Duty::Compaction, false, CoreClass::Fast),
+        (Duty::Compaction, true, CoreClass::Slow),
+        (Duty::Worker, false, CoreClass::Fast),
+        (Duty::Worker, true, CoreClass::Slow),
+        (Duty::Replica, false, CoreClass::Slow),
+        (Duty::Gc, false, CoreClass::Slow),
     ] {
-        assert_eq!(PowerMode::Concerto.class(Role::of(duty, level)), class, "{duty} {level}");
+        assert_eq!(PowerMode::Concerto.class(Role::of(Task { duty, is_deep })), class, "{duty} {is_deep}");
     }
     for role in [Role::Seeding, Role::Scrubbing, Role::ApplyStream] {
         assert_eq!(role.class(), CoreClass::Slow);

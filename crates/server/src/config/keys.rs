@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use ecotone_control::map::MAX_ZONE_BYTES;
+use ecotone_control::settings;
 use ecotone_energy::MAX_WATTS;
 use ecotone_engine::MAX_VALUE_BYTES;
 use ecotone_identity::JoinToken;
@@ -27,6 +28,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("space", "How much space the store may take."),
     ("federation", "Other servers that compact for this one, and for which it compacts."),
     ("energy", "The model that joules are computed with."),
+    ("power", "Frequencies of cores, where the federation sets nothing else."),
     ("http", "Metrics and health checks by HTTP. See [operations.md](operations.md)."),
     ("backup", "Backups that `BGSAVE` makes. See [operations.md](operations.md#backups)."),
 ];
@@ -478,6 +480,21 @@ fn federation() -> Vec<Key> {
             "5.0",
             "watts",
             "What the idle server takes.",
+        ),
+        key(
+            "power.mode",
+            Kind::OneOf(settings::POWER_MODES.to_vec()),
+            settings::POWER_MODES[0],
+            "",
+            "How fast cores run: `all-high` leaves them alone, `all-low` runs all at their lowest frequency, `concerto` runs what clients wait \
+             for on fast cores and background work on slow ones.",
+        ),
+        key(
+            "power.cap_watts",
+            whole_or(&[OFF], 1, settings::MAX_CAP_WATTS),
+            OFF,
+            "watts",
+            "The most that the server may draw with all cores busy, by the model: slow cores are lowered first.",
         ),
     ]
 }

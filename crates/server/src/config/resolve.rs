@@ -8,10 +8,12 @@ use std::time::Duration;
 use ecotone_cluster::Error as FederationError;
 use ecotone_engine::{Error as StoreError, StoreSettings};
 use ecotone_membership::folder::CONTROL_FOLDER;
+use ecotone_policy::power::PowerSettings;
 use ecotone_resp::cluster_view::{ClusterMode, Endpoint};
 use ecotone_resp::serve::{EventLoops, Listen, ListenTls, TlsError, TlsFile, TlsFiles};
 use ecotone_resp::service::{DebugCommand, Limits};
 use ecotone_types::ServerId;
+use ecotone_types::units::Watts;
 
 use super::{Config, OFF, ON, keys};
 use crate::backup::{BackupOptions, LocalTarget};
@@ -83,6 +85,11 @@ impl Config {
             emulated: None,
             active_watts: self.parsed("energy.active_watts")?,
             idle_watts: self.parsed("energy.idle_watts")?,
+            power: PowerSettings {
+                mode: self.parsed("power.mode")?,
+                cap: self.number("power.cap_watts")?.map(|watts: u64| Watts(watts as f64)),
+            },
+            machine_root: PathBuf::from("/"),
             worker_slots: self.number("federation.worker_slots")?,
             network_bytes_per_s: self.parsed("federation.network_bytes_per_s")?,
             // What was asked for wins over the policy, also where it is RocksDB's default.

@@ -105,6 +105,8 @@ const WRONG: &[(&str, &str)] = &[
     ("backup.limit_bytes_per_s", "0"),
     ("energy.active_watts", "0"),
     ("energy.idle_watts", "nan"),
+    ("power.mode", "\"fast\""),
+    ("power.cap_watts", "0"),
     ("http.listen", "\"localhost\""),
     ("http.public", "\"yes\""),
 ];

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use ecotone_control::ids::{MemberId, ShardId};
 use ecotone_control::map::{Map, Server, ServerState, Shard};
 use ecotone_control::placing::{Change, Presence, next_changes};
-use ecotone_control::settings::Replication;
+use ecotone_control::settings::{POWER_CAP_WATTS, POWER_MODE, Power, Replication};
 use ecotone_membership::Known;
 use ecotone_replica::promotion::Serving;
-use ecotone_replication::{Copies, Facts, Phase, Repair, Reported, Scrubbed, is_replicated};
+use ecotone_replication::{Copies, Facts, Phase, Repair, Reported, is_replicated};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
@@ -62,6 +62,8 @@ pub(super) fn settings_in_force(map: &Map) -> BTreeMap<String, Option<String>> {
         ("replication.max_staleness_ms".to_owned(), of.max_staleness_ms.and_then(number)),
         ("replication.seed_bytes_per_s".to_owned(), of.seed_bytes_per_s.and_then(number)),
     ]);
+    let power = Power::of(map);
+    all.extend([(POWER_MODE.to_owned(), power.mode), (POWER_CAP_WATTS.to_owned(), power.cap_watts.and_then(number))]);
     all
 }
 
@@ -690,7 +692,8 @@ mod tests {
         assert_eq!((&shown["named"][0]["replaced"], &shown["named"][0]["why_not"]), (&json!(true), &Value::Null));
         let silent = repair_json(map, MemberId(3), &Err("it does not answer".into()));
         assert_eq!((&silent["phase"], &silent["trouble"]), (&json!("unknown"), &json!("it does not answer")));
-        let refused = |shard, only| repair(&CopiesHandle::default(), &known, ShardId(shard), only, true).unwrap_err();
+        let refused =
+            |shard, only| super::repair(&CopiesHandle::default(), &known, ShardId(shard), only, true).unwrap_err();
         assert!(refused(9, None).contains("there is no shard 9"));
         assert!(refused(2, Some(MemberId(3))).contains("c has no copy of shard 2; there are copies on: "));
         assert!(refused(1, None).contains("drives no copies yet"));

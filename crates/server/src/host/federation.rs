@@ -111,7 +111,8 @@ fn check_setting(name: &str, value: Option<&String>) -> Result<(), String> {
     if value.len() > MAX_SETTING_VALUE_BYTES {
         return Err(format!("the value of a setting has at most {MAX_SETTING_VALUE_BYTES} bytes"));
     }
-    settings::check(name, value).map_err(|should| format!("{name} should be {should}, not {value:?}"))
+    let checked = settings::check(name, value).and_then(|()| settings::check_power(name, value));
+    checked.map_err(|should| format!("{name} should be {should}, not {value:?}"))
 }
 
 fn set(membership: &Membership, name: &str, value: Option<&String>) -> Result<Value, String> {
@@ -378,7 +379,7 @@ fn lines_of(known: &Known, certificate_expiry_s: Option<u64>) -> Vec<(String, St
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
@@ -396,7 +397,7 @@ pub(super) mod tests {
     }
 
     /// Servers of these names, numbered from 1, with six shards; server 1 leads and asks.
-    pub(in crate::host) fn federation(names: &[&str]) -> Known {
+    pub(crate) fn federation(names: &[&str]) -> Known {
         // At this level all servers know what copies are.
         let map = Map { feature_level: RULES_OF_COPIES, ..Map::new(FederationId([7; 8])) };
         let mut machine = Machine::new(map, 0);

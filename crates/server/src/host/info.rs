@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use ecotone_cluster::{FederationStatistics, KnownServer};
+use ecotone_energy::{EnergyView, Minute, PowerView};
 use ecotone_engine::{CompressionProperties, Counters, DedupProperties, StoreProperties, ValueLogProperties};
 use ecotone_policy::machine::ModelSummary;
 use ecotone_types::Duty;
+use ecotone_types::units::Hertz;
 
 use super::Around;
 use crate::monitor::{keys_about, taken_and_live_bytes, writers};
@@ -17,6 +19,9 @@ const MAX_MODELS: usize = 64;
 
 /// Servers that are shown: as many as a coordinator takes by default.
 const MAX_SERVERS: usize = 256;
+
+/// Groups of cores that are shown.
+const MAX_DOMAINS: usize = 256;
 
 /// Characters of a name or an address that are shown. An address is whatever a server says of
 /// itself.
@@ -343,7 +348,7 @@ fn errors(recent: Option<f64>, mean: Option<f64>) -> String {
 
 /// The energy since the start.
 pub(super) fn energy(around: &Around) -> Lines {
-    let reading = around.duties.meter().reading();
+    let (reading, view) = (around.energy.reading(), around.energy.view());
     let mut lines =
         vec![line("energy_source", reading.source.name()), joules("energy_joules_total", reading.total_joules)];
     let duties = Duty::ALL.iter().map(|duty| duty.name());
@@ -356,7 +361,64 @@ pub(super) fn energy(around: &Around) -> Lines {
         line("busy_core_seconds_total", format!("{:.3}", reading.busy_core_seconds)),
         line("frequency_hz", format!("{:.0}", reading.frequency_hz)),
     ]);
+    lines.extend(of_meter(&view));
+    lines.extend(of_power(&view.power));
     lines
+}
+
+/// How far joules are to be believed.
+fn of_meter(view: &EnergyView) -> Lines {
+    let mut lines = vec![
+        line("energy_idle_watts", format!("{:.3}", view.model.0.0)),
+        line("energy_active_watts", format!("{:.3}", view.model.1.0)),
+        line("energy_cost_seconds_total", format!("{:.3}", view.cost.0)),
+        line("energy_cost_share", format!("{:.6}", view.cost_share)),
+    ];
+    let Some(meter) = &view.meter else { return lines };
+    lines.extend([
+        line("energy_meter", meter.source.name()),
+        line("energy_meter_covers", one_line(&meter.covers)),
+        line("energy_meter_leaves_out", meter.leaves_out),
+        line("energy_measured_share", format!("{:.4}", meter.measured_share)),
+        joules("energy_others_joules_total", view.others.0),
+        line("energy_meter_doubt", meter.doubt.map_or("none", |doubt| doubt.name())),
+    ]);
+    lines.extend(meter.error.map(|error| line("energy_model_error", format!("{error:.4}"))));
+    lines.extend(view.watts.map(|watts| line("energy_machine_watts", format!("{:.3}", watts.0.0))));
+    lines
+}
+
+fn one_line(words: &str) -> String {
+    words.replace(char::is_control, " ")
+}
+
+fn of_power(power: &PowerView) -> Lines {
+    let mut lines = vec![
+        line("power_mode", power.mode),
+        line("power_governor", power.governor),
+        line("power_divided", u8::from(power.is_divided)),
+    ];
+    lines.extend(power.cap.map(|watts| line("power_cap_watts", format!("{:.3}", watts.0))));
+    lines.extend(power.is_cap_kept.map(|kept| line("power_cap_kept", u8::from(kept))));
+    lines.extend(power.most.map(|watts| line("power_most_watts", format!("{:.3}", watts.0))));
+    let hertz = |hertz: Option<Hertz>| hertz.map(|hertz| format!("{:.0}", hertz.0)).unwrap_or_default();
+    for (number, domain) in power.domains.iter().enumerate().take(MAX_DOMAINS) {
+        let cores: Vec<String> = domain.cores.iter().map(u32::to_string).collect();
+        let (cores, class) = (cores.join(" "), domain.class.name());
+        let (cap, now) = (hertz(domain.cap), hertz(domain.reached));
+        lines.push(line(&format!("domain{number}"), format!("cores={cores},class={class},cap_hz={cap},hz={now}")));
+    }
+    lines.extend(power.trouble.iter().map(|trouble| line("power_trouble", one_line(trouble))));
+    lines
+}
+
+/// The last hour, a minute in each line, oldest first.
+pub(super) fn energy_history(around: &Around) -> Lines {
+    let minutes = around.energy.minutes();
+    let of = |(number, minute): (usize, &Minute)| {
+        line(&format!("minute{number}"), serde_json::to_string(minute).unwrap_or_default())
+    };
+    minutes.iter().enumerate().map(of).collect()
 }
 
 fn joules(name: &str, joules: f64) -> (String, String) {

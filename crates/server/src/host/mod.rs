@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
 use ecotone_cluster::Federation;
-use ecotone_energy::ThreadDuties;
+use ecotone_energy::EnergyThread;
 use ecotone_membership::Known;
 use ecotone_policy::policy::PolicyName;
 use ecotone_resp::federation::FederationRequest;
@@ -37,7 +37,7 @@ pub(crate) struct Around {
     /// What was known of the federation when the stores were opened.
     pub(crate) known: Option<Arc<Known>>,
     pub(crate) federation: Arc<Federation>,
-    pub(crate) duties: Arc<ThreadDuties>,
+    pub(crate) energy: Arc<EnergyThread>,
     pub(crate) sampler: Arc<SamplerState>,
     pub(crate) name: ServerId,
     pub(crate) join: Option<String>,
@@ -113,6 +113,10 @@ impl Host for ServerHost {
         }
         if is_asked("energy") {
             sections.push(InfoSection { name: "Energy", lines: info::energy(&self.around) });
+        }
+        // As long as an hour: for who asks for it by its name.
+        if name == "energy_history" {
+            sections.push(InfoSection { name: "Energy_history", lines: info::energy_history(&self.around) });
         }
         sections
     }

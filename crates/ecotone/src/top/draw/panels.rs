@@ -82,7 +82,8 @@ fn energy(frame: &mut Frame<'_>, area: Rect, board: &Board, snapshot: &Snapshot,
         watts if watts.is_empty() => (&snapshot.joules_by_duty, "J"),
         watts => (watts, "W"),
     };
-    let block = block(format!(" energy of {}, {unit} ({}) ", snapshot.name, snapshot.energy_source));
+    let power = power_of(snapshot);
+    let block = block(format!(" energy of {}, {unit} ({}{power}) ", snapshot.name, snapshot.energy_source));
     let inside = block.inner(area);
     let mut duties: Vec<(&String, f64)> = figures.iter().map(|(duty, figure)| (duty, *figure)).collect();
     duties.retain(|(duty, figure)| {
@@ -96,6 +97,17 @@ fn energy(frame: &mut Frame<'_>, area: Rect, board: &Board, snapshot: &Snapshot,
         Line::from(vec![Span::raw(words), Span::styled(bar(figure, greatest, columns), theme.bar())])
     });
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(block), area);
+}
+
+/// The mode and the cap, where there is something to say of them.
+fn power_of(snapshot: &Snapshot) -> String {
+    let mode = snapshot.power_mode.as_deref().filter(|mode| *mode != "all-high");
+    let mut said = mode.map_or_else(String::new, |mode| format!(", {mode}"));
+    if let Some((watts, kept)) = snapshot.power_cap {
+        let not = if kept == Some(false) { " not kept" } else { "" };
+        said += &format!(", cap {} W{not}", short(watts));
+    }
+    said
 }
 
 /// A bar of eighths.

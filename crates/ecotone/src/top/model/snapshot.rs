@@ -37,6 +37,10 @@ pub(in crate::top) struct Snapshot {
     pub uptime_s: Option<u64>,
     pub servers: Vec<ServerState>,
     pub energy_source: String,
+    /// How fast cores are to run; `None`: it is not said.
+    pub power_mode: Option<String>,
+    /// The server's share of the cap, and whether it is kept.
+    pub power_cap: Option<(f64, Option<bool>)>,
     /// Joules since the start, by duty.
     pub joules_by_duty: BTreeMap<String, f64>,
     pub declined: BTreeMap<String, u64>,
@@ -216,6 +220,11 @@ impl Snapshot {
             uptime_s: info.count("uptime_in_seconds"),
             servers: numbers.filter_map(|(_, value)| ServerState::of(value)).collect(),
             energy_source: text("energy_source"),
+            power_mode: info.text("power_mode"),
+            power_cap: info
+                .text("power_cap_watts")
+                .and_then(|watts| number(&watts))
+                .map(|watts| (watts, info.count("power_cap_kept").map(|kept| kept == 1))),
             joules_by_duty: duties
                 .filter_map(|(duty, joules)| Some((duty.to_owned(), number(joules)?)))
                 .take(MAX_DUTIES)

@@ -35,19 +35,19 @@ const PROBE_MS: f64 = 5000.0;
 const LEVEL_REST: Duration = Duration::from_millis(500);
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 
-fn failed(server: &Server) -> impl Fn(ecotone_bench::Error) -> LabError {
+pub(super) fn failed(server: &Server) -> impl Fn(ecotone_bench::Error) -> LabError {
     let name = server.name.clone();
     move |error| LabError::Measurement { what: format!("load on {name}"), reason: error.to_string() }
 }
 
 /// Begins to write to a server.
-fn begin(server: &Server, workload: WorkloadOptions) -> Result<Running, LabError> {
+pub(super) fn begin(server: &Server, workload: WorkloadOptions) -> Result<Running, LabError> {
     let target = RespTarget::open(&server.as_target(PIPELINE)).map_err(failed(server))?;
     Driver::start(Arc::new(target), workload, None).map_err(failed(server))
 }
 
 /// Waits for the end of a run; writes a second.
-fn end(scene: &Scene<'_>, server: &Server, running: Running) -> Result<f64, LabError> {
+pub(super) fn end(scene: &Scene<'_>, server: &Server, running: Running) -> Result<f64, LabError> {
     while !running.is_finished() {
         scene.rest(Duration::from_millis(20))?;
     }
@@ -56,7 +56,7 @@ fn end(scene: &Scene<'_>, server: &Server, running: Running) -> Result<f64, LabE
 }
 
 /// Waits until a server's store has nothing to do.
-fn settled(server: &Server) -> Result<(), LabError> {
+pub(super) fn settled(server: &Server) -> Result<(), LabError> {
     let target = RespTarget::open(&server.as_target(1)).map_err(failed(server))?;
     if target.settle(SETTLE_LIMIT, &AtomicBool::new(false)).map_err(failed(server))? {
         return Ok(());

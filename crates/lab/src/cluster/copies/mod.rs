@@ -15,6 +15,7 @@
 //! shard is handed over.
 
 mod client;
+pub mod concerto;
 mod failures;
 mod load;
 pub(super) mod places;

@@ -33,6 +33,9 @@ pub(crate) struct Places {
     made: RefCell<BTreeMap<String, Place>>,
     tree: Result<LabTree, String>,
     bridge: Result<Bridge, String>,
+    /// Cores that servers are to emulate, of `share` host cores each; none: `share` is a quota of the
+    /// whole server.
+    emulated: Option<u32>,
     /// Host cores of each server.
     share: f64,
     mbit: u32,
@@ -53,7 +56,31 @@ impl Places {
     /// Each server gets `share` of a host core, or several, and a link of `mbit` each way.
     pub(super) fn make(share: f64, mbit: u32) -> Places {
         let tree = CpuHierarchy::detect().and_then(LabTree::create).map_err(|error| error.to_string());
-        Places { made: RefCell::default(), tree, bridge: Bridge::make(), share, mbit }
+        Places { made: RefCell::default(), tree, bridge: Bridge::make(), emulated: None, share, mbit }
+    }
+
+    /// Each server gets `cores` emulated cores of `speed` host cores, whose speed it changes itself;
+    /// all are on this machine's loopback.
+    ///
+    /// # Errors
+    /// [`LabError::Emulation`] without the right to make cgroups: cores of one speed would prove
+    /// nothing.
+    pub(super) fn emulate(cores: u32, speed: f64) -> Result<Places, LabError> {
+        let tree = CpuHierarchy::detect().and_then(LabTree::create);
+        let tree = Ok(tree.map_err(|error| LabError::Emulation { reason: error.to_string() })?);
+        let bridge = Err("servers are on this machine's loopback".to_owned());
+        Ok(Places { made: RefCell::default(), tree, bridge, emulated: Some(cores), share: speed, mbit: 0 })
+    }
+
+    /// What a server is told of its emulated cores.
+    pub(crate) fn arguments(&self, name: &str) -> Vec<OsString> {
+        let made = self.made.borrow();
+        let group = made.get(name).and_then(|place| place.group.as_ref());
+        let (Some(cores), Some(group)) = (self.emulated, group) else { return Vec::new() };
+        let numbers = [("--cores", cores.to_string()), ("--core-speed", self.share.to_string())];
+        let mut all: Vec<OsString> = numbers.into_iter().flat_map(|(name, of)| [name.into(), of.into()]).collect();
+        all.extend(["--cgroup".into(), group.folder().as_os_str().to_owned()]);
+        all
     }
 
     /// Why servers have no quotas.
@@ -73,12 +100,12 @@ impl Places {
             return Ok(());
         }
         let failed = |reason: String| LabError::Measurement { what: format!("the place of {name}"), reason };
-        let cores = self.share.ceil().max(1.0);
+        let whole = self.share.ceil().max(1.0);
+        let (cores, speed) = self.emulated.map_or((whole as u32, self.share / whole), |cores| (cores, self.share));
         let group = match &self.tree {
-            Ok(tree) => Some(
-                EmulatedServer::create(tree, name, cores as u32, self.share / cores)
-                    .map_err(|error| failed(error.to_string()))?,
-            ),
+            Ok(tree) => {
+                Some(EmulatedServer::create(tree, name, cores, speed).map_err(|error| failed(error.to_string()))?)
+            }
             Err(_) => None,
         };
         let network = match &self.bridge {
@@ -125,6 +152,10 @@ impl Places {
 
     /// Puts the process of a server under its quota.
     pub(crate) fn limit(&self, name: &str, process: u32) -> Result<(), LabError> {
+        if self.emulated.is_some() {
+            // It goes there itself.
+            return Ok(());
+        }
         let made = self.made.borrow();
         let Some(group) = made.get(name).and_then(|place| place.group.as_ref()) else { return Ok(()) };
         let procs = group.folder().join("cgroup.procs");

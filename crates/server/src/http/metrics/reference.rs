@@ -50,7 +50,9 @@ mod tests {
         for family in families() {
             let name = family.name;
             assert!(names.insert(name), "{name} is there twice");
-            assert!(name.starts_with("ecotone_") || name.starts_with("process_"), "{name}");
+            // Names of others, with their meaning.
+            let prefixes = ["ecotone_", "process_", "kepler_"];
+            assert!(prefixes.iter().any(|prefix| name.starts_with(prefix)), "{name}");
             assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
             assert_eq!(name.ends_with("_total"), family.kind == Kind::Counter, "{name}");
             for unit in ["_ms", "_us", "_milliseconds", "_kb", "_mb", "_percent", "_hz"] {
