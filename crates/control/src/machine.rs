@@ -17,8 +17,9 @@ use crate::map::{
 };
 use crate::settings;
 
-/// The feature level from which on settings of replication are checked, and a server that is in
-/// sync with others is not removed without force.
+/// The feature level from which on settings of replication are checked, a server that is in sync with
+/// others is not removed without force, and a copy that goes outdates changes of the set which may
+/// name it.
 pub const RULES_OF_COPIES: u32 = 2;
 
 /// What became of an entry.
@@ -243,11 +244,18 @@ impl Machine {
                 Ok(Outcome::Changed)
             }
             Entry::RemoveCopy { shard, epoch, member } => {
+                let has_rules = self.map.feature_level >= RULES_OF_COPIES;
                 let Some(shard) = self.shard_at(*shard, *epoch)? else { return self.outdated(*shard) };
                 if shard.in_sync.contains(member) {
                     return Err(Refusal::Unfit("this copy is in sync: take it out of the set first"));
                 }
-                Ok(if shard.copies.remove(member) { Outcome::Changed } else { Outcome::Unchanged })
+                if !shard.copies.remove(member) {
+                    return Ok(Outcome::Unchanged);
+                }
+                // A set with it that was proposed would be refused for ever, and counted by the primary
+                // until it sees another version.
+                shard.set_version += u64::from(has_rules);
+                Ok(Outcome::Changed)
             }
             Entry::SetInSync { shard, epoch, set_version, in_sync } => {
                 self.set_in_sync(*shard, *epoch, *set_version, in_sync)
@@ -384,8 +392,8 @@ impl Machine {
         full(removed, MAX_REMOVED_SERVERS, "removed servers that are remembered")?;
 
         for shard in map.shards.values_mut() {
-            shard.copies.remove(&member);
-            if shard.in_sync.remove(&member) {
+            let was_copy = shard.copies.remove(&member) && has_rules;
+            if shard.in_sync.remove(&member) || was_copy {
                 shard.set_version += 1;
             }
             if shard.primary == Some(member) {

@@ -241,14 +241,13 @@ fn within(actual: f64, expected: f64, share: f64) {
     assert!((actual - expected).abs() <= share * expected, "{actual} is not within {share} of {expected}");
 }
 
+/// How the joules of a second come to the machine's files.
+type Show<'a> = &'a dyn Fn(&Machine, u32, f64);
+
 /// A machine whose four cores are busy by turns: clients on core 0 at 2.2 GHz, deep compactions on
 /// core 1 and a stream on core 2, both slow, another process on core 3. Gives what is shown, and the
 /// true joules of each.
-fn live(
-    machine: &mut Machine,
-    seconds: u32,
-    show: &dyn Fn(&Machine, u32, f64),
-) -> (Driver, Arc<EnergyMeter>, [f64; 4], f64) {
+fn live(machine: &mut Machine, seconds: u32, show: Show<'_>) -> (Driver, Arc<EnergyMeter>, [f64; 4], f64) {
     let (mut driver, meter) = driver(machine, Arc::new(Unbound));
     let wave =
         |second: u32, period: u32, low: f64, high: f64| if (second / period).is_multiple_of(2) { low } else { high };
@@ -323,7 +322,7 @@ fn joules_go_to_the_duties_that_used_them_within_five_percent() {
 #[test]
 fn sums_never_fall_whatever_the_meter_does() {
     let zone = "sys/class/powercap/intel-rapl:0/energy_uj";
-    let tricks: [(&str, &dyn Fn(&Machine, u32, f64)); 4] = [
+    let tricks: [(&str, Show<'_>); 4] = [
         ("vanishes", &|machine, second, joules| match second {
             100 => std::fs::rename(machine.path(zone), machine.path("gone")).unwrap(),
             130 => std::fs::rename(machine.path("gone"), machine.path(zone)).unwrap(),

@@ -786,7 +786,13 @@ impl Directory {
         self.close_readers();
         self.durable.lock().is_closed = true;
         opening::recover(&self.path)?;
-        let (switched, _) = Self::load(&self.path, self.boot)?;
+        let expected = self.opening.as_ref().and_then(Opening::end);
+        let (switched, found) = Self::load(&self.path, self.boot)?;
+        if Some(found.at) != expected {
+            // It holds nothing, and its standing says so. Who drives it opens it again.
+            self.has_failed.store(true, Ordering::SeqCst);
+            return Err(self.malformed(format!("it holds {:?} after an epoch was opened", found.at)));
+        }
         let mut switched = switched.with_readers(self.readers.clone());
         (switched.taken, switched.now_us) = (self.taken, self.now_us);
         switched.queue = std::mem::take(&mut self.queue);
@@ -1402,7 +1408,7 @@ impl Directory {
             tails,
             ..LogState::new(self.boot)
         };
-        let side = FileState { start, deleted: start, drained: start, manifests, current: Some(built.current) };
+        let side = FileState { start, deleted: start, drained: start, manifests, current: Some(built.current.clone()) };
         let is_diverged = self.is_foreign || standing.history.relation(self.reached) == Relation::Diverged;
         self.close_readers();
         self.durable.lock().is_closed = true;
@@ -1410,7 +1416,10 @@ impl Directory {
         let (path, boot, readers) = (self.path.clone(), self.boot, self.readers.clone());
         drop(self);
         switch::recover(&path)?;
-        let (directory, _) = Self::load(&path, boot)?;
+        let (directory, found) = Self::load(&path, boot)?;
+        if found.at != built.mark() {
+            return Err(directory.malformed(format!("it holds {:?} after it was built", found.at)));
+        }
         let directory = directory.with_readers(readers);
         for offered in &built.listing.files {
             if let Some(content) = offered.content {

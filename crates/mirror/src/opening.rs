@@ -94,6 +94,11 @@ impl Opening {
         self.is_whole && self.plan.is_none()
     }
 
+    /// Where the copy is when it is done.
+    pub fn end(&self) -> Option<Mark> {
+        self.plan.as_ref().map(|plan| plan.synced.log.mark)
+    }
+
     /// Nothing lacks.
     pub fn is_ready(&self) -> bool {
         self.plan.is_some() && self.lacking.is_empty()

@@ -115,8 +115,16 @@ impl Pending {
     /// Opens the file that begins at `start`, of which counts what is from `first` to `end`.
     pub fn open(directory: &Path, start: u64, first: u64, end: u64) -> Result<Self> {
         let path = path_of(directory, start);
+        let is_new = !path.exists();
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = Arc::new(file.map_err(|error| Error::io("open", &path, error))?);
+        if is_new {
+            #[cfg(test)]
+            record::faults::named(&path);
+            // What is recorded of it later must not outlast its name.
+            let named = path.parent().map_or(Ok(()), record::sync_directory);
+            named.inspect_err(|_| drop(std::fs::remove_file(&path)))?;
+        }
         let mut pending = Self {
             directory: directory.to_path_buf(),
             path,

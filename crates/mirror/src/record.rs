@@ -412,9 +412,13 @@ impl Slots {
         Ok(())
     }
 
-    /// Brings it to the device.
-    pub fn sync(&self) -> Result<()> {
-        flush(&self.file).map_err(|error| Error::io("sync", &self.path, error))
+    /// Brings it to the device. Where that fails the next write takes the place of what was written,
+    /// and leaves the other slot alone, which may be the only one that is there.
+    pub fn sync(&mut self) -> Result<()> {
+        flush(&self.file).map_err(|error| {
+            self.count = self.count.saturating_sub(1);
+            Error::io("sync", &self.path, error)
+        })
     }
 }
 
@@ -510,6 +514,10 @@ pub(crate) fn link(from: &Path, to: &Path) -> std::io::Result<()> {
 /// Makes durable which names are in the directory.
 pub(crate) fn sync_directory(directory: &Path) -> Result<()> {
     let synced = File::open(directory).and_then(|opened| flush(&opened));
+    #[cfg(test)]
+    if synced.is_ok() {
+        faults::names_synced(directory);
+    }
     synced.map_err(|error| Error::io("sync", directory, error))
 }
 
@@ -608,10 +616,14 @@ pub fn read_standing(directory: &Path) -> Result<Option<Standing>> {
 /// Steps that fail, in tests.
 #[cfg(test)]
 pub(crate) mod faults {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeSet;
     use std::io;
+    use std::path::{Path, PathBuf};
 
     thread_local! {
+        /// Files whose names no sync of their directory has followed.
+        static NAMED: RefCell<BTreeSet<PathBuf>> = const { RefCell::new(BTreeSet::new()) };
         static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
         static IS_CRASH: Cell<bool> = const { Cell::new(false) };
         static TORN: Cell<usize> = const { Cell::new(0) };
@@ -631,6 +643,24 @@ pub(crate) mod faults {
     pub fn stop() -> bool {
         LEFT.set(None);
         HAS_FAILED.get()
+    }
+
+    /// A file was created.
+    pub fn named(path: &Path) {
+        NAMED.with_borrow_mut(|named| named.insert(path.to_path_buf()));
+    }
+
+    pub fn names_synced(directory: &Path) {
+        NAMED.with_borrow_mut(|named| named.retain(|path| path.parent() != Some(directory)));
+    }
+
+    /// A loss of power: files of the directory are gone whose names were not synced.
+    pub fn lose_names(directory: &Path) {
+        NAMED.with_borrow_mut(|named| {
+            for path in named.extract_if(.., |path| path.parent() == Some(directory)) {
+                drop(std::fs::remove_file(path));
+            }
+        });
     }
 
     pub fn torn(bytes: usize) -> usize {

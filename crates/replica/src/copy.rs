@@ -391,13 +391,23 @@ impl ShardCopy {
         self.acknowledge(now_us, out);
     }
 
+    /// The session for which another directory is being built. Until it is [`ShardCopy::seeded`] this
+    /// copy asks for nothing, so whoever builds directories looks at this. Each primary counts its
+    /// sessions from one.
+    pub fn awaits_seed(&self) -> Option<(Epoch, u64)> {
+        self.seeding.as_ref().map(|(session, _)| (self.epoch, *session))
+    }
+
     /// The directory is completed, or another one is in its place: it holds what its source held at
     /// `at`. None if that failed. Only if this returns true the directory may take the place of the
     /// old one, and must before any command is done.
-    pub fn seeded(&mut self, session: u64, at: Option<(Mark, u64)>, now_us: u64, out: &mut Vec<Command>) -> bool {
-        let Some((_, history)) = self.seeding.take_if(|(of, _)| *of == session) else { return false };
+    pub fn seeded(&mut self, of: (Epoch, u64), at: Option<(Mark, u64)>, now_us: u64, out: &mut Vec<Command>) -> bool {
+        let is_awaited = self.awaits_seed() == Some(of);
+        let Some((_, history)) = self.seeding.take_if(|_| is_awaited) else { return false };
         self.greet_us = now_us;
         let Some((at, clock_limit_ms)) = at else { return false };
+        // Whoever it was had less than this copy, which acknowledged what it had.
+        self.standing.is_whole &= at.position >= self.receiver.applied().position;
         self.standing.history = history;
         out.push(Command::Persist(self.standing.clone()));
         self.mark_unsynced(out);
@@ -517,7 +527,9 @@ impl ShardCopy {
         if self.receiver.session().is_none() || is_fenced || !matches!(self.role, Role::Replica) {
             return;
         }
-        self.mark_unsynced(out);
+        if self.receiver.synced() != self.receiver.applied().position {
+            self.mark_unsynced(out);
+        }
         self.say(ToPrimaryBody::Acknowledge(self.receiver.acknowledgement(now_us)), out);
     }
 
@@ -715,10 +727,73 @@ mod tests {
         for (session, seed, is_exact) in [(8, None, false), (9, Some((items[2].mark(), 0)), true)] {
             let opened = ToCopy { epoch: Epoch(3), session, body: open.clone() };
             copy.from_primary(MemberId(1), opened, 20_000, &mut out);
-            assert_eq!(copy.seeded(session, seed, 30_000, &mut out), seed.is_some());
+            assert_eq!(copy.seeded((Epoch(3), session), seed, 30_000, &mut out), seed.is_some());
             assert_eq!(greeting(&mut copy, 30_000).map(|hello| hello.is_exact), Some(is_exact));
         }
         assert_eq!(copy.receiver().applied(), items[2].mark());
+    }
+
+    #[test]
+    fn a_seed_of_another_primary_is_not_the_one_that_is_awaited() {
+        let (mut copy, items) = replica(1);
+        let mut out = Vec::new();
+        copy.applied(items[0].position, 0, &mut out);
+        let open = |epoch| ToCopy {
+            epoch,
+            session: 8,
+            body: ToCopyBody::Open {
+                resume: Resume::Rebuild,
+                history: History::default().and(Mark::default()),
+                is_distrusted: false,
+            },
+        };
+        copy.map(&shard(5, Some(1)), 10_000, &mut out);
+        copy.from_primary(MemberId(1), open(Epoch(5)), 10_000, &mut out);
+        assert_eq!(copy.awaits_seed(), Some((Epoch(5), 8)));
+        // It was asked for in epoch 3, in a session of the same number.
+        assert!(!copy.seeded((Epoch(3), 8), Some((items[0].mark(), 0)), 20_000, &mut out));
+        assert_eq!(copy.awaits_seed(), Some((Epoch(5), 8)), "it is waited for still");
+        assert!(copy.seeded((Epoch(5), 8), Some((Mark::default().open(Epoch(5)), 0)), 20_000, &mut out));
+        assert_eq!(copy.awaits_seed(), None);
+    }
+
+    #[test]
+    fn a_seed_that_takes_a_copy_back_leaves_it_not_whole() {
+        for (number, is_whole) in [(1, false), (2, true)] {
+            let (mut copy, items) = replica(3);
+            let mut out = Vec::new();
+            copy.applied(items[1].position, 0, &mut out);
+            copy.must_rebuild(10_000, &mut out);
+            let open = ToCopyBody::Open {
+                resume: Resume::Rebuild,
+                history: History::default().and(Mark::default()),
+                is_distrusted: false,
+            };
+            copy.from_primary(MemberId(1), ToCopy { epoch: Epoch(3), session: 8, body: open }, 20_000, &mut out);
+            out.clear();
+            assert!(copy.seeded((Epoch(3), 8), Some((items[number - 1].mark(), 0)), 30_000, &mut out));
+            let Some(Command::Persist(recorded)) = out.first() else { panic!("it is recorded first: {out:?}") };
+            assert_eq!((recorded.is_whole, copy.standing().is_whole), (is_whole, is_whole));
+        }
+    }
+
+    #[test]
+    fn who_rests_synced_records_it_once() {
+        let (mut copy, items) = replica(2);
+        let mut out = Vec::new();
+        copy.applied(items[1].position, 0, &mut out);
+        copy.sync(&mut out);
+        (0..2).for_each(|_| copy.sync_ended(0, &mut out));
+        let mut recorded = |now_us: u64| {
+            let mut out = Vec::new();
+            let beat = ToCopyBody::Beat { last: items[1].mark(), sent: items[1].position, end_bytes: 20, echo_us: 0 };
+            copy.from_primary(MemberId(1), ToCopy { epoch: Epoch(3), session: 7, body: beat }, now_us, &mut out);
+            copy.rest(now_us, &mut out);
+            out.iter().filter(|command| matches!(command, Command::Persist(_))).count()
+        };
+        let times = (0..30).map(|beat| recorded(beat * 100_000));
+        assert_eq!(times.sum::<usize>(), 1, "beats are acknowledged, and nothing that is not durable");
+        assert_eq!(copy.standing().unsynced_in, None);
     }
 
     #[test]

@@ -25,6 +25,11 @@ pub const CLOCK_AHEAD_MS: u64 = 1_000;
 pub const EXCUSED_US: u64 = 5_000_000;
 /// How long a hand-over goes on that is not repeated: whoever planned it may be gone.
 pub const HAND_OVER_LAPSES_US: u64 = 1_000_000;
+/// Who joins the set has all that was there so long before: then it lacks what it will have very
+/// soon, and writes that wait for it do not wait for long.
+pub const MAX_JOIN_LAG_US: u64 = 500_000;
+/// The same where only what is synced counts.
+pub const MAX_JOIN_LAG_SYNCED_US: u64 = 1_000_000;
 /// Limits of the clock that copies do not have yet.
 const MAX_CLOCK_LIMITS: usize = 16;
 
@@ -51,6 +56,11 @@ struct Peer {
     last_us: u64,
     /// Since when it does not follow.
     away_since_us: Option<u64>,
+    /// What was there when it greeted last.
+    greeted_at: Position,
+    /// What it must have to count as one that follows: it came back from a session in which it did not
+    /// even get what was there when that began.
+    must_reach: Position,
     /// What it must have before it may be counted again: all that was promised when it came back
     /// without.
     owes: Position,
@@ -72,6 +82,8 @@ pub struct Primary {
     copies: BTreeSet<MemberId>,
     peers: BTreeMap<MemberId, Peer>,
     next_us: u64,
+    /// The last item at each look, as far back as who joins must have it.
+    looks: VecDeque<(u64, Position)>,
     /// What it hands the shard over to, and when that was last wished for.
     successor: Option<(MemberId, u64)>,
     /// Who should not be in the set, although they could, and until when that was wished for.
@@ -103,6 +115,7 @@ impl Primary {
             copies: BTreeSet::new(),
             peers: BTreeMap::new(),
             next_us: now_us,
+            looks: VecDeque::new(),
             successor: None,
             excused: BTreeMap::new(),
             is_closed: false,
@@ -175,6 +188,8 @@ impl Primary {
                 is_granted: false,
                 last_us: now_us,
                 away_since_us: Some(now_us),
+                greeted_at: Position::default(),
+                must_reach: Position::default(),
                 owes: Position::default(),
                 has: Position::default(),
                 was_sent_to_sibling: false,
@@ -315,12 +330,27 @@ impl Primary {
         if !is_whole {
             self.commit.forget(from);
         }
+        let last = self.sender.last().position;
         if let Some(peer) = self.peers.get_mut(&from) {
             let away_since_us = peer.away_since_us.or(Some(now_us));
-            let has = Position::default();
-            let was_sent_to_sibling = peer.was_sent_to_sibling;
-            *peer =
-                Peer { is_whole, is_granted: false, last_us: now_us, away_since_us, owes, has, was_sent_to_sibling };
+            // A disk that is full, or items that cannot be read again: it follows, fails and greets, some
+            // times a second, and is never away for long.
+            let must_reach = match (peer.has != Position::default(), hello.applied.position < peer.greeted_at) {
+                (true, true) => last,
+                (true, false) => Position::default(),
+                (false, _) => peer.must_reach,
+            };
+            *peer = Peer {
+                is_whole,
+                is_granted: false,
+                last_us: now_us,
+                away_since_us,
+                greeted_at: last,
+                must_reach,
+                owes,
+                has: Position::default(),
+                was_sent_to_sibling: peer.was_sent_to_sibling,
+            };
         }
         let Some(open) = self.sender.hello(from, hello, is_distrusted && !trusts) else { return };
         let (session, seed) = (open.session, open.body.clone());
@@ -329,7 +359,10 @@ impl Primary {
             && resume != Resume::Stream
         {
             let may_try = self.peers.get(&from).is_some_and(|peer| !peer.was_sent_to_sibling);
-            let sibling = self.sender.seed_source(from).filter(|_| resume == Resume::Rebuild && may_try);
+            // One that has less would take the copy back behind what it acknowledged.
+            let has_enough = |sibling: &MemberId| self.commit.held(*sibling) >= self.commit.held(from);
+            let may_try = may_try && resume == Resume::Rebuild;
+            let sibling = self.sender.seed_source(from).filter(has_enough).filter(|_| may_try);
             if let Some(peer) = self.peers.get_mut(&from) {
                 peer.was_sent_to_sibling = sibling.is_some();
             }
@@ -355,7 +388,7 @@ impl Primary {
         if !is_sent_to {
             return;
         }
-        if follows {
+        if follows && said.received >= peer.must_reach {
             peer.away_since_us = None;
             peer.was_sent_to_sibling = false;
         }
@@ -444,37 +477,62 @@ impl Primary {
         }
     }
 
-    /// Members that are not whole or say nothing leave; copies that follow and are whole join. Who
-    /// is excused is left out, unless too few would be in sync.
+    /// Members that are not whole or say nothing leave; copies that follow, are whole and lack next to
+    /// nothing join. Who leaves waits for nobody who joins, and who joins for nobody who is slower: a
+    /// set that is wished for counts already, so what it waits for everybody waits for. Who is excused
+    /// is left out, unless too few would be in sync.
     fn change_set(&mut self, now_us: u64) {
         let leave_after_us = self.settings.leave_after_us;
+        let before = self.last_before(now_us);
         let in_sync = self.commit.set();
-        let belongs = |member: &&MemberId| {
-            if **member == self.me {
-                return true;
-            }
-            let is_member = in_sync.contains(member);
-            if self.planted == Some(Planted::WaitForLaggards) && is_member {
+        let stays = |member: &MemberId| {
+            if *member == self.me || self.planted == Some(Planted::WaitForLaggards) {
                 return true;
             }
             let Some(peer) = self.peers.get(member) else { return false };
             let is_silent = now_us >= peer.last_us + leave_after_us;
             let is_away = peer.away_since_us.is_some_and(|since_us| now_us >= since_us + leave_after_us);
             // A member has its time to come back, unless it came back without what it had.
-            let may_come = self.sender.session(**member).is_none() || peer.is_whole;
-            if is_member {
-                may_come && !is_silent && !is_away
-            } else {
-                peer.is_whole && !is_silent && peer.away_since_us.is_none()
-            }
+            let may_come = self.sender.session(*member).is_none() || peer.is_whole;
+            may_come && !is_silent && !is_away
         };
-        let able: BTreeSet<MemberId> = self.copies.iter().filter(belongs).copied().collect();
+        let mut able: BTreeSet<MemberId> =
+            in_sync.intersection(&self.copies).filter(|member| stays(member)).copied().collect();
+        let does_anybody_leave = able.len() < in_sync.len();
+        let joins = |member: &MemberId| {
+            let Some(peer) = self.peers.get(member) else { return *member == self.me };
+            let is_silent = now_us >= peer.last_us + leave_after_us;
+            let has_enough = before.is_some_and(|before| peer.has >= before);
+            // Nothing more is promised meanwhile, so it soon has all, or is no help.
+            let has_promised = !does_anybody_leave || peer.has >= self.commit.promised();
+            peer.is_whole && !is_silent && peer.away_since_us.is_none() && has_enough && has_promised
+        };
+        let joining: Vec<MemberId> = self.copies.difference(in_sync).filter(|member| joins(member)).copied().collect();
+        able.extend(joining);
         self.excused.retain(|_, until_us| now_us < *until_us.get_or_insert(now_us + EXCUSED_US));
         let wanted: BTreeSet<MemberId> =
             able.iter().copied().filter(|member| !self.excused.contains_key(member)).collect();
         let levels = self.settings.levels;
         let is_enough = wanted.len() >= levels.quorum().max(levels.min_in_sync);
         self.commit.intend(if is_enough { wanted } else { able });
+    }
+
+    /// What was there [`MAX_JOIN_LAG_US`] ago, or as long ago as looks go back, at the look before at
+    /// the latest. None at the first look.
+    fn last_before(&mut self, now_us: u64) -> Option<Position> {
+        let longest_us = match self.settings.levels.durability {
+            Durability::Received => MAX_JOIN_LAG_US,
+            Durability::Synced => MAX_JOIN_LAG_SYNCED_US,
+        };
+        let is_over = |(at_us, _): &(u64, Position)| now_us >= at_us + longest_us;
+        while self.looks.get(1).is_some_and(is_over) {
+            self.looks.pop_front();
+        }
+        // Of an epoch that has just begun the first looks say that nothing is there.
+        let before = self.looks.front().filter(|look| is_over(look)).or(self.looks.back());
+        let before = before.map(|(_, last)| *last);
+        self.looks.push_back((now_us, self.last().position));
+        before
     }
 }
 
@@ -573,6 +631,71 @@ mod tests {
     }
 
     #[test]
+    fn who_joins_waits_for_nobody_who_lacks_something() {
+        // Alone in the set after a failover, with the opening written.
+        let mut primary = primary(&[1]);
+        primary.sender.set_limits(Limits { max_lag_bytes: 1 << 20, max_seed_bytes: 1 << 20 });
+        proposed(&mut primary, 0);
+        for _ in 0..3 {
+            primary.append(Kind::Sync, 0, 0);
+        }
+        // 2 has all soon; 3 follows, is whole, says that it is there, and never gets on.
+        let begin = Position::begin(EPOCH);
+        let mut joined = None;
+        for now_us in (50_000..=500_000).step_by(50_000) {
+            acknowledge(&mut primary, 2, now_us);
+            let said = Acknowledgement { received: begin, synced: begin, credit: 1_000, now_us };
+            hear(&mut primary, 3, ToPrimaryBody::Acknowledge(said), now_us);
+            joined = joined.or(proposed(&mut primary, now_us));
+            primary.append(Kind::Sync, 0, 0);
+        }
+        assert_eq!(joined, Some(set(&[1, 2])));
+    }
+
+    #[test]
+    fn writes_wait_for_nobody_who_has_much_to_get_before_it_joins() {
+        let mut primary = primary(&[1]);
+        primary.sender.set_limits(Limits { max_lag_bytes: 1 << 20, max_seed_bytes: 1 << 20 });
+        for now_us in (0..3_000_000).step_by(50_000) {
+            // 2 follows two seconds behind, on a thin link.
+            let begin = Position { epoch: EPOCH, number: (now_us / 50_000_u64).saturating_sub(40) };
+            let said = Acknowledgement { received: begin, synced: begin, credit: 1_000, now_us };
+            hear(&mut primary, 2, ToPrimaryBody::Acknowledge(said), now_us);
+            assert_eq!(proposed(&mut primary, now_us), None);
+            let item = primary.append(Kind::Sync, 0, 0);
+            let is_late = now_us >= 2 * MAX_JOIN_LAG_US;
+            let all = primary.commit.committed(Level::All, ME);
+            assert!(!is_late || all == Ok(item.position), "{now_us}: {all:?}, not {:?}", item.position);
+        }
+        acknowledge(&mut primary, 2, 3_000_000);
+        assert_eq!(proposed(&mut primary, 3_000_000), Some(set(&[1, 2])));
+    }
+
+    #[test]
+    fn who_leaves_waits_for_nobody_who_joins() {
+        let mut primary = primary(&[1, 2]);
+        primary.sender.set_limits(Limits { max_lag_bytes: 1 << 20, max_seed_bytes: 1 << 20 });
+        proposed(&mut primary, 0);
+        for number in 1..=14 {
+            primary.append(Kind::Sync, 0, 0);
+            let now_us = number * 50_000;
+            // 2 is silent from 100 ms on; 3 is behind by less than half a second.
+            if now_us <= 100_000 {
+                acknowledge(&mut primary, 2, now_us);
+            }
+            let received = Position { epoch: EPOCH, number: number.saturating_sub(4) };
+            let said = Acknowledgement { received, synced: received, credit: 1_000, now_us };
+            hear(&mut primary, 3, ToPrimaryBody::Acknowledge(said), now_us);
+            if now_us < 700_000 {
+                let without = proposed(&mut primary, now_us);
+                assert!(without.is_none() || without == Some(set(&[1, 2, 3])), "{without:?}");
+            }
+        }
+        let left = proposed(&mut primary, 700_000);
+        assert!(left.is_some_and(|left| !left.contains(&MemberId(2))), "600 ms after it was there last");
+    }
+
+    #[test]
     fn a_number_of_copies_that_changes_takes_nothing_back() {
         let mut primary = primary(&[1, 2, 3, 4]);
         // A limit of the clock comes first.
@@ -603,6 +726,30 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_back_again_and_again_without_getting_on_leaves() {
+        for gets_on in [false, true] {
+            let mut primary = primary(&[1, 2, 3, 4]);
+            let opened = primary.sender.history().ends()[0];
+            proposed(&mut primary, 0);
+            let mut left = None;
+            for now_us in (50_000..1_500_000).step_by(50_000) {
+                primary.append(Kind::Sync, 0, 0);
+                [3, 4].into_iter().for_each(|member| acknowledge(&mut primary, member, now_us));
+                // It greets, says what it has, and cannot take what it is sent.
+                let applied = if gets_on { primary.last() } else { opened };
+                let incarnation = Incarnation { directory: DirectoryId([0; 16]), boot: BootId([0; 16]) };
+                let hello = Hello { incarnation, applied, is_exact: true, is_whole: true, credit: 1_000 };
+                hear(&mut primary, 2, ToPrimaryBody::Hello(hello), now_us);
+                let received = applied.position.max(Position::begin(EPOCH));
+                let said = Acknowledgement { received, synced: received, credit: 1_000, now_us };
+                hear(&mut primary, 2, ToPrimaryBody::Acknowledge(said), now_us);
+                left = left.or(proposed(&mut primary, now_us));
+            }
+            assert_eq!(left, (!gets_on).then(|| set(&[1, 3, 4])));
+        }
+    }
+
+    #[test]
     fn a_hand_over_that_nobody_repeats_is_taken_back() {
         let mut primary = primary(&[1, 2, 3, 4]);
         let successor = Some(MemberId(2));
@@ -624,6 +771,31 @@ mod tests {
         primary.hand_over(successor, HAND_OVER_LAPSES_US * 3);
         proposed(&mut primary, HAND_OVER_LAPSES_US * 3);
         assert!(primary.is_closed(), "who is wished for in time takes it over");
+    }
+
+    /// Where a copy is to get its files from.
+    fn seeded_from(primary: &mut Primary, member: u64, applied: Mark, now_us: u64) -> Option<MemberId> {
+        let incarnation = Incarnation { directory: DirectoryId([0; 16]), boot: BootId([0; 16]) };
+        let hello = Hello { incarnation, applied, is_exact: false, is_whole: true, credit: 1_000 };
+        let said = ToPrimary { epoch: EPOCH, session: 0, body: ToPrimaryBody::Hello(hello) };
+        let mut out = Vec::new();
+        primary.said(MemberId(member), &said, now_us, &mut out);
+        out.into_iter().find_map(|command| match command {
+            Command::Seed { source, .. } => Some(source),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn no_copy_is_seeded_from_one_that_has_less() {
+        let mut primary = primary(&[1, 2, 3, 4]);
+        primary.append(Kind::Sync, 0, 0);
+        proposed(&mut primary, 0);
+        acknowledge(&mut primary, 2, 0);
+        let last = primary.last();
+        assert_eq!(seeded_from(&mut primary, 2, last, 0), Some(ME), "3 and 4 lack an item that 2 acknowledged");
+        acknowledge(&mut primary, 3, 0);
+        assert_eq!(seeded_from(&mut primary, 2, last, 0), Some(MemberId(3)));
     }
 
     #[test]

@@ -68,6 +68,11 @@ pub struct Facts {
     pub verified: BTreeMap<MemberId, bool>,
     /// Whose logs could not be repaired.
     pub irreparable: BTreeSet<MemberId>,
+    /// Who was named, and never served. What they wrote then nobody acknowledged beyond `one`, or
+    /// others hold it, so others are named instead, if enough of these are sealed and whole.
+    pub set_aside: BTreeSet<MemberId>,
+    /// Others than these have had the time to be sealed.
+    pub has_waited: bool,
 }
 
 /// What a shard needs.
@@ -111,7 +116,12 @@ fn need_of(shard: &Shard, facts: &Facts, needed: usize) -> Need {
     let is_sealed =
         |(member, report): &(&MemberId, &SealReport)| shard.in_sync.contains(member) && report.epoch >= shard.epoch;
     let sealed: Vec<&SealReport> = facts.sealed.iter().filter(is_sealed).map(|(_, report)| report).collect();
-    let whole: Vec<&SealReport> = sealed.iter().copied().filter(|report| report.is_whole).collect();
+    let mut whole: Vec<&SealReport> = sealed.iter().copied().filter(|report| report.is_whole).collect();
+    let others = whole.iter().filter(|report| !facts.set_aside.contains(&report.member)).count();
+    let may_come = sealed.len() < shard.in_sync.len() && !facts.has_waited;
+    if others >= needed || may_come {
+        whole.retain(|report| !facts.set_aside.contains(&report.member));
+    }
     if whole.len() < needed {
         let has_reported = |member: &MemberId| sealed.iter().any(|report| report.member == *member);
         let members: Vec<MemberId> = shard.in_sync.iter().copied().filter(|member| !has_reported(member)).collect();
@@ -166,6 +176,9 @@ pub struct PromotionSettings {
     pub suspect_after_us: u64,
     /// Between two questions to the same member.
     pub ask_every_us: u64,
+    /// How long others are waited for instead of who was named and never served. Longer than members
+    /// wait for the end of what they promised.
+    pub wait_for_others_us: u64,
 }
 
 /// What the leader is to do.
@@ -186,9 +199,25 @@ pub enum LeaderCommand {
 #[derive(Clone, Debug, Default)]
 struct Attempt {
     epoch: Epoch,
+    /// Who is named in it.
+    primary: Option<MemberId>,
+    has_served: bool,
     served_us: u64,
     asked_us: Option<u64>,
     facts: Facts,
+}
+
+impl Attempt {
+    /// Another epoch begins.
+    fn next(&self, shard: &Shard, now_us: u64) -> Self {
+        let mut set_aside = self.facts.set_aside.clone();
+        if self.has_served {
+            set_aside.clear();
+        }
+        set_aside.extend(self.primary.filter(|_| !self.has_served));
+        let facts = Facts { set_aside, ..Facts::default() };
+        Self { epoch: shard.epoch, primary: shard.primary, served_us: now_us, facts, ..Self::default() }
+    }
 }
 
 /// Remembers reports, for as long as a server leads.
@@ -216,6 +245,7 @@ impl Promotions {
             && let Some(attempt) = self.shards.get_mut(&shard).filter(|attempt| attempt.epoch == epoch)
         {
             attempt.served_us = now_us;
+            attempt.has_served = true;
         }
     }
 
@@ -255,11 +285,11 @@ impl Promotions {
         self.shards.retain(|shard, _| map.shards.contains_key(shard));
         let mut commands = Vec::new();
         for (id, shard) in &map.shards {
-            let new = || Attempt { epoch: shard.epoch, served_us: now_us, ..Attempt::default() };
-            let attempt = self.shards.entry(*id).or_insert_with(new);
+            let attempt = self.shards.entry(*id).or_insert_with(|| Attempt::default().next(shard, now_us));
             if attempt.epoch != shard.epoch {
-                *attempt = new();
+                *attempt = attempt.next(shard, now_us);
             }
+            attempt.facts.has_waited = now_us >= attempt.served_us + self.settings.wait_for_others_us;
             attempt.facts.is_suspected = now_us >= attempt.served_us + self.settings.suspect_after_us;
             let need = self.need(shard, *id);
             self.ask(*id, shard, need, now_us, &mut commands);
@@ -411,6 +441,51 @@ mod tests {
         facts.verified.insert(MemberId(2), true);
         assert_eq!(need(&shard(&[1, 2], None), &facts), Need::Shrink(MemberId(2)));
         assert_eq!(need(&shard(&[2], None), &facts), Need::Promote(MemberId(2)));
+    }
+
+    #[test]
+    fn who_was_named_and_never_served_is_not_named_again_while_others_are_whole() {
+        let settings = PromotionSettings { suspect_after_us: 600, ask_every_us: 1, wait_for_others_us: 2_000 };
+        let id = ShardId(1);
+        for served in [false, true] {
+            let mut promotions = Promotions::new(settings);
+            let mut map = Map::new(ecotone_control::ids::FederationId([0; 8]));
+            let mut at = |promotions: &mut Promotions, state: Shard, now_us: u64| {
+                map.shards.insert(id, state);
+                promotions.tick(&map, now_us)
+            };
+            let mut state = shard(&[2, 3], Some(2));
+            at(&mut promotions, state.clone(), 0);
+            if served {
+                promotions.reported(id, Serving::Primary { epoch: state.epoch, has_lease: true }, 0);
+            }
+            (state.epoch, state.primary) = (Epoch(5), None);
+            at(&mut promotions, state.clone(), 1_000);
+            // It has written its opening, and reports first, as nobody waits for its promises.
+            let sealed = |member, at| SealReport { epoch: Epoch(5), ..report(member, at, true).1 };
+            promotions.sealed(sealed(2, (4, 9)));
+            let asked = |commands: Vec<LeaderCommand>| {
+                let ask = |command| match command {
+                    LeaderCommand::Verify(member, _) => Some(member.0),
+                    _ => None,
+                };
+                commands.into_iter().find_map(ask)
+            };
+            let mut verified = |promotions: &mut Promotions, now_us| asked(at(promotions, state.clone(), now_us));
+            assert_eq!(verified(&mut promotions, 1_100), served.then_some(2), "it may be all that there is");
+            let mut alone = promotions.clone();
+            assert_eq!(verified(&mut alone, 3_100), Some(2), "and is taken if nobody else comes");
+            promotions.sealed(sealed(3, (4, 0)));
+            assert_eq!(verified(&mut promotions, 1_700), Some(if served { 2 } else { 3 }));
+        }
+    }
+
+    #[test]
+    fn who_never_served_is_named_again_where_nobody_else_is_whole() {
+        let state = shard(&[2, 3], None);
+        let set_aside = BTreeSet::from([MemberId(2)]);
+        let known = Facts { set_aside, ..facts(&[report(2, (4, 9), true), report(3, (4, 0), false)]) };
+        assert_eq!(need(&state, &known), Need::Verify(MemberId(2)));
     }
 
     #[test]

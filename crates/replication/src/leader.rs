@@ -23,6 +23,8 @@ use tracing::{info, warn};
 const SUSPECT_AFTER_US: u64 = 600_000;
 /// Between two questions to one member.
 const ASK_EVERY_US: u64 = 60_000;
+/// How long others are waited for instead of a copy that was named and could not be opened.
+const WAIT_FOR_OTHERS_US: u64 = 2_000_000;
 /// Between two looks at where copies belong.
 const PLACE_EVERY_US: u64 = 1_000_000;
 /// A server that has said nothing for so long gets no copies, and no shards.
@@ -64,7 +66,11 @@ pub(crate) struct Leader {
 impl Leader {
     /// Leads since `now_us`, and knows nothing yet.
     pub(crate) fn new(now_us: u64) -> Leader {
-        let settings = PromotionSettings { suspect_after_us: SUSPECT_AFTER_US, ask_every_us: ASK_EVERY_US };
+        let settings = PromotionSettings {
+            suspect_after_us: SUSPECT_AFTER_US,
+            ask_every_us: ASK_EVERY_US,
+            wait_for_others_us: WAIT_FOR_OTHERS_US,
+        };
         Leader {
             promotions: Promotions::new(settings),
             last_us: BTreeMap::new(),

@@ -72,6 +72,12 @@ impl Publisher {
         }
     }
 
+    /// The lease is not longer than this, whatever was published.
+    pub(crate) fn shorten_lease(&self, until_us: u64) {
+        let mut state = self.state.lock();
+        state.lease_until_us = state.lease_until_us.min(until_us);
+    }
+
     /// Whether somebody has asked for the clock since this was asked last.
     pub(crate) fn take_clock_read(&self) -> bool {
         self.is_clock_read.swap(false, Ordering::AcqRel)

@@ -82,6 +82,12 @@ const MAX_STOP_TIME: Duration = Duration::from_secs(30);
 /// How long after a fetch or a seed has failed it is tried again.
 const RETRY_DELAY_US: u64 = 500_000;
 
+/// For which session of which epoch files are fetched.
+type SeedId = (Epoch, u64);
+
+/// Where they are for a repair: sessions count from one.
+const REPAIR: SeedId = (Epoch(0), 0);
+
 /// What a shard's thread is asked.
 pub(crate) enum Input {
     /// The map has this.
@@ -99,7 +105,7 @@ pub(crate) enum Input {
     /// A segment was made of others.
     Made(Want, Result<()>),
     Seeded {
-        session: u64,
+        of: SeedId,
         built: Result<Box<Built>>,
     },
     /// A question for the files, while this is a replica.
@@ -471,13 +477,13 @@ struct Thread {
     is_making: bool,
     make_again_us: u64,
     /// The session for which nobody has said yet where the files are, and since when.
-    awaits_seed: Option<(u64, u64)>,
-    /// The session whose seed is being fetched; 0: a repair.
-    seeding: Option<u64>,
+    awaits_seed: Option<(SeedId, u64)>,
+    /// The session whose seed is being fetched, or [`REPAIR`].
+    seeding: Option<SeedId>,
     /// While the store is open.
     resting: Option<Box<Directory>>,
     /// Came while the store was still open.
-    seeded: Option<(u64, Box<Built>)>,
+    seeded: Option<(SeedId, Box<Built>)>,
     /// Who asked for a repair, and its epoch.
     repairing: Option<(MemberId, Epoch)>,
     trouble: Option<String>,
@@ -502,6 +508,29 @@ impl Driven {
         level: Level,
         around: Arc<Around>,
     ) -> Result<Driven> {
+        let thread = Thread::new(shard, state, settings, level, around)?;
+        let shared = thread.shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("ecotone-copy".into())
+            .spawn(move || thread.run())
+            .map_err(|source| Error::Thread { what: "a copy of a shard", source })?;
+        Ok(Driven { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.shared.inbox.put(Input::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            error!(shard = self.shared.shard.0, "the thread of a copy has panicked");
+        }
+    }
+}
+
+impl Thread {
+    fn new(shard: ShardId, state: &Shard, settings: CopySettings, level: Level, around: Arc<Around>) -> Result<Thread> {
         let path = around.host.directory(shard);
         let (mut directory, found) = Directory::open(&path, around.boot)?;
         let mut found = Found { standing: found.standing, at: found.at, clock_limit_ms: found.clock_limit_ms };
@@ -534,8 +563,8 @@ impl Driven {
             readers: Arc::default(),
         });
         let directory = directory.with_readers(shared.readers.clone());
-        let thread = Thread {
-            shared: shared.clone(),
+        Ok(Thread {
+            shared,
             around,
             settings,
             path,
@@ -565,27 +594,9 @@ impl Driven {
             is_syncing: false,
             next_sync: None,
             is_sync_failing: false,
-        };
-        let thread = std::thread::Builder::new()
-            .name("ecotone-copy".into())
-            .spawn(move || thread.run())
-            .map_err(|source| Error::Thread { what: "a copy of a shard", source })?;
-        Ok(Driven { shared, thread: Some(thread) })
+        })
     }
-}
 
-impl Drop for Driven {
-    fn drop(&mut self) {
-        self.shared.inbox.put(Input::Stop);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            error!(shard = self.shared.shard.0, "the thread of a copy has panicked");
-        }
-    }
-}
-
-impl Thread {
     fn run(mut self) {
         let duties = self.around.host.duties();
         // The stream of a primary is what acknowledgements wait for; nobody waits for a replica that
@@ -661,7 +672,7 @@ impl Thread {
             Input::SyncEnded(result) => self.sync_ended(result),
             Input::Fetched(want, result) => self.fetched(&want, result),
             Input::Made(want, result) => self.made(&want, result),
-            Input::Seeded { session, built } => self.seeded(session, built),
+            Input::Seeded { of, built } => self.seeded(of, built),
             Input::OfferAsked(answer) => {
                 let offer = match &self.files {
                     Files::Replica(directory) if !directory.is_opening() => directory.offer().map_err(Error::from),
@@ -751,7 +762,7 @@ impl Thread {
                 self.answer(from, Message::Verified { shard: self.shared.shard, epoch, is_sound });
             }
             Message::Repair { epoch, from: others, .. } => self.repair(from, epoch, others),
-            Message::Seed { session, source, resume, .. } => self.begin_seed(session, source, resume),
+            Message::Seed { epoch, session, source, resume, .. } => self.begin_seed((epoch, session), source, resume),
             Message::HandOver { epoch, to, .. } => self.hand_over(epoch, to),
             Message::Excuse { epoch, members, .. } => self.step(|copy, _| {
                 if let Some(primary) = copy.primary_mut().filter(|primary| primary.epoch() == epoch) {
@@ -787,19 +798,25 @@ impl Thread {
     }
 
     /// What an opening holds back was acknowledged to nobody: it is given up once no more of it comes.
+    /// What was handed over and is not held back is applied, or never will be.
     fn abandon_stale(&mut self) {
-        let is_opening = matches!(&self.files, Files::Replica(directory) if directory.is_opening());
-        if is_opening && self.step(|copy, _| copy.awaits_directory()) {
+        if matches!(self.files, Files::Replica(_)) && self.step(|copy, _| copy.awaits_directory()) {
             self.abandon();
         }
     }
 
     fn abandon(&mut self) {
         if let Files::Replica(directory) = &mut self.files {
-            if let Err(error) = directory.abandon() {
+            let abandoned = directory.abandon();
+            // What it had begun to put in place it goes on with.
+            let position = directory.applied().position;
+            if let Err(error) = abandoned {
                 self.trouble(format!("what was begun of another epoch cannot be removed: {error}"));
             }
-            self.step(|copy, out| copy.abandoned(now_us(), out));
+            self.step(|copy, out| {
+                copy.applied(position, now_us(), out);
+                copy.abandoned(now_us(), out);
+            });
         }
     }
 
@@ -827,10 +844,19 @@ impl Thread {
                 State { is_broken: true, ticked_us: now_us, trouble: self.trouble.clone(), ..State::default() };
             return;
         }
-        if let Files::Replica(directory) = &mut self.files
-            && let Err(error) = directory.advance(now_us)
-        {
-            self.trouble = Some(error.to_string());
+        if let Files::Replica(directory) = &mut self.files {
+            match directory.advance(now_us) {
+                // What failed when it was to be applied may be done now.
+                Ok(()) => {
+                    let position = directory.applied().position;
+                    self.step(|copy, out| {
+                        if !copy.receiver().is_idle() && copy.receiver().applied().position < position {
+                            copy.applied(position, now_us, out);
+                        }
+                    });
+                }
+                Err(error) => self.trouble = Some(error.to_string()),
+            }
         }
         self.abandon_stale();
         let is_synced_each = self.settings.primary.levels.durability == Durability::Synced;
@@ -850,12 +876,13 @@ impl Thread {
         if is_due {
             self.synced_us = now_us;
         }
-        if let Some((session, since_us)) = self.awaits_seed
+        self.await_seed(now_us);
+        if let Some((of, since_us)) = self.awaits_seed
             && now_us > since_us + MAX_SEED_WAIT_US
         {
             // Nobody has said who has the files: it greets anew.
             self.awaits_seed = None;
-            self.step(|copy, out| copy.seeded(session, None, now_us, out));
+            self.step(|copy, out| copy.seeded(of, None, now_us, out));
         }
         self.trim();
         self.make(now_us);
@@ -896,6 +923,14 @@ impl Thread {
         self.shared.publisher.publish(published);
     }
 
+    /// From when on a set is proposed the log may name it, and another primary, while what follows is
+    /// carried out: what is published must not outlast the promises of that set.
+    fn shorten_lease(&self, machine: &Machine) {
+        let held = self.shared.leases.held.lock();
+        let until_us = machine.copy.primary().map_or(Some(0), |primary| primary.lease_until_us(&held));
+        self.shared.publisher.shorten_lease(until_us.unwrap_or_default());
+    }
+
     fn trim(&mut self) {
         let first = self.step(|copy, _| copy.primary().map(|primary| primary.first_kept()));
         if let Some(first) = first
@@ -932,7 +967,14 @@ impl Thread {
 
     fn do_commands(&mut self) {
         loop {
-            let commands = std::mem::take(&mut self.shared.machine.lock().commands);
+            let commands = {
+                let mut machine = self.shared.machine.lock();
+                let commands = std::mem::take(&mut machine.commands);
+                if commands.iter().any(|command| matches!(command, Command::Propose(_))) {
+                    self.shorten_lease(&machine);
+                }
+                commands
+            };
             if commands.is_empty() {
                 self.publish();
                 return;
@@ -979,7 +1021,7 @@ impl Thread {
             }
             Command::Apply(_) => {}
             Command::Sync(stage) => self.sync(stage),
-            Command::AwaitSeed { session, .. } => self.awaits_seed = Some((session, now_us())),
+            Command::AwaitSeed { .. } => self.await_seed(now_us()),
             Command::Seed { copy, source, session, resume } => {
                 let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
                 let message = Message::Seed { shard: self.shared.shard, epoch, session, source, resume };
@@ -1222,8 +1264,8 @@ impl Thread {
             }
             self.files = Files::Replica(directory);
         }
-        if let Some((session, built)) = self.seeded.take() {
-            self.seeded(session, Ok(built));
+        if let Some((of, built)) = self.seeded.take() {
+            self.seeded(of, Ok(built));
         }
         if std::mem::take(&mut self.is_to_open) {
             self.open();
@@ -1326,32 +1368,44 @@ impl Thread {
         }
     }
 
-    fn begin_seed(&mut self, session: u64, source: MemberId, resume: Resume) {
-        if self.seeding.is_some() || resume == Resume::Stream {
+    /// The machine says and asks nothing while it waits for files: what it waits for is either on its
+    /// way, or given up after [`MAX_SEED_WAIT_US`].
+    fn await_seed(&mut self, now_us: u64) {
+        let awaited = self.step(|copy, _| copy.awaits_seed());
+        let waits_for = self.awaits_seed.map(|(of, _)| of);
+        let waiting = self.seeded.as_ref().map(|(of, _)| *of);
+        if ![self.seeding, waits_for, waiting].contains(&awaited) {
+            self.awaits_seed = awaited.map(|of| (of, now_us));
+        }
+    }
+
+    fn begin_seed(&mut self, of: SeedId, source: MemberId, resume: Resume) {
+        let is_awaited = self.step(|copy, _| copy.awaits_seed()) == Some(of);
+        if !is_awaited || self.seeding.is_some() || resume == Resume::Stream {
             return;
         }
         self.awaits_seed = None;
         info!(shard = self.shared.shard.0, from = source.0, "the files of this copy are fetched");
-        self.build(session, source);
+        self.build(of, source);
     }
 
-    fn build(&mut self, session: u64, source: MemberId) {
-        self.seeding = Some(session);
+    fn build(&mut self, of: SeedId, source: MemberId) {
+        self.seeding = Some(of);
         *self.shared.progress.lock() = Some((0, 0));
         let (shared, around, path) = (self.shared.clone(), self.around.clone(), self.path.clone());
         self.helper("ecotone-copy-seed", Duty::Replica, move || {
-            let built = build(&shared, &around, &path, session, source);
-            shared.inbox.put(Input::Seeded { session, built: built.map(Box::new) });
+            let built = build(&shared, &around, &path, of.1, source);
+            shared.inbox.put(Input::Seeded { of, built: built.map(Box::new) });
         });
     }
 
-    fn seeded(&mut self, session: u64, built: Result<Box<Built>>) {
-        if self.seeding != Some(session) && self.seeded.is_none() && built.is_err() {
+    fn seeded(&mut self, of: SeedId, built: Result<Box<Built>>) {
+        if self.seeding != Some(of) && self.seeded.is_none() && built.is_err() {
             return;
         }
         self.seeding = None;
         *self.shared.progress.lock() = None;
-        if session == 0 {
+        if of == REPAIR {
             return self.repaired(built);
         }
         let built = match built {
@@ -1359,17 +1413,19 @@ impl Thread {
             Err(error) => {
                 self.trouble(format!("the files of this copy cannot be fetched; it is tried again: {error}"));
                 // Then it greets anew, and whoever it asked may have them by then.
-                self.awaits_seed = Some((session, now_us().saturating_sub(MAX_SEED_WAIT_US - SEED_RETRY_US)));
+                if self.step(|copy, _| copy.awaits_seed()) == Some(of) {
+                    self.awaits_seed = Some((of, now_us().saturating_sub(MAX_SEED_WAIT_US - SEED_RETRY_US)));
+                }
                 return;
             }
         };
         if matches!(self.files, Files::Elsewhere) {
             // The store that was open here is still being closed.
-            self.seeded = Some((session, built));
+            self.seeded = Some((of, built));
             return;
         }
         let at = (built.mark(), built.clock_limit_ms());
-        if self.step(|copy, out| copy.seeded(session, Some(at), now_us(), out)) {
+        if self.step(|copy, out| copy.seeded(of, Some(at), now_us(), out)) {
             self.switch(*built);
         }
     }
@@ -1443,7 +1499,7 @@ impl Thread {
             "the log of this copy is damaged, and repaired from another"
         );
         self.repairing = Some((asked_by, epoch));
-        self.build(0, source);
+        self.build(REPAIR, source);
     }
 
     fn repaired(&mut self, built: Result<Box<Built>>) {
@@ -1551,3 +1607,6 @@ fn build(shared: &Shared, around: &Around, path: &std::path::Path, session: u64,
     }
     Ok(building.finish()?)
 }
+
+#[cfg(test)]
+mod tests;

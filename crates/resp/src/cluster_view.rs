@@ -533,8 +533,7 @@ pub struct SeenView {
     has_rules: bool,
     /// Its client has said that it follows redirects.
     pub follows_redirects: bool,
-    /// Its client has said `READONLY`: commands that only read are answered by replicas as well
-    /// ([`crate::replica_reads`]).
+    /// Its client has said `READONLY`: commands that only read are answered by replicas as well.
     pub reads_replicas: bool,
 }
 

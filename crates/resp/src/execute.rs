@@ -6,13 +6,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use crate::client::{Client, Then};
 use crate::client_events::ClientEvent;
 use crate::cluster_view::Destination;
 use crate::command::cluster::moved;
-use crate::command::run::{check_gates, reply_error};
+use crate::command::run::{check_gates, key_slots, reply_error};
 use crate::command::table::{check_number, find_called};
 use crate::command::{Command, KeyPositions, flag, table, transactions};
 use crate::host::Host;
@@ -120,32 +119,9 @@ pub fn execute<'s>(
         });
     }
     if command.name == "exec" && client.transaction.is_some() {
-        return exec(service, client, group, command, reply, mode.blocking);
+        return transactions::carry_out(service, client, group, command, reply, mode.blocking);
     }
     execute_command(service, client, group, command, arguments, reply, mode)
-}
-
-/// Carries out the transaction of `client`, which has one.
-pub(crate) fn exec(
-    service: &Service,
-    client: &mut Client,
-    group: &mut WriteGroup,
-    command: &'static Command,
-    reply: &mut Reply,
-    blocking: Blocking,
-) -> Step {
-    let began = Instant::now();
-    let (step, has_failed) = match transactions::exec(service, client, group, reply, blocking) {
-        Ok(step) => (step, false),
-        Err(failure) => (refuse(service, client, reply, &failure), true),
-    };
-    if matches!(step, Step::Done { .. }) {
-        service.statistics.commands.fetch_add(1, Ordering::Relaxed);
-        // Nothing else than a command that sleeps makes a transaction's client rest.
-        let sleeps = if let Then::Rest(rest) = client.then { rest } else { Duration::ZERO };
-        service.statistics.usage.carried_out(command.id(), began.elapsed().saturating_add(sleeps), has_failed);
-    }
-    step
 }
 
 /// Whether a request begins as lines of HTTP do, whose body would be carried out as well: any web
@@ -197,11 +173,6 @@ pub(crate) fn destination(service: &Service, client: &mut Client, arguments: &[&
 /// Whether another server can carry it out: what it does depends on its arguments alone.
 fn is_forwarded(command: &Command) -> bool {
     command.keys != KeyPositions::None && command.flags & (flag::WRITE | flag::READONLY) != 0
-}
-
-/// The slots of its keys, in their order.
-pub(crate) fn key_slots<'a>(command: &Command, arguments: &'a [&'a [u8]]) -> impl Iterator<Item = Slot> + 'a {
-    command.keys.of(arguments).map(|index| Slot::of(arguments[index]))
 }
 
 /// Whether the keys of a request are this server's, as Redis decides it: before it is carried out

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ecotone_keyspace::{Replica, Slot};
+
 use crate::backups::{BackupSnapshot, Backups};
 use crate::federation::FederationRequest;
 
@@ -68,6 +70,12 @@ pub trait Host: Send + Sync {
     /// A client asks the server to stop. It returns at once; the server stops after. What was
     /// acknowledged is made durable.
     fn shut_down(&self);
+}
+
+/// The copies of other servers' shards that may be read here.
+pub trait ReplicaReads: Send + Sync {
+    /// That of the shard with `slot`, if it may be read now. Who asks wants to read, also later.
+    fn find(&self, slot: Slot) -> Option<Arc<Replica>>;
 }
 
 /// Why the server does not do what a client asks of it: a text without code word.

@@ -22,17 +22,10 @@ use ecotone_keyspace::{Blocking, CancellationToken, Replica, Slot, WriteGroup};
 use crate::client::Client;
 use crate::cluster_view::Destination;
 use crate::command::cluster::moved;
-use crate::command::run::{ExecutionMode, Step, execute_command};
-use crate::command::{Command, KeyPositions, flag, table};
-use crate::execute::{exec, key_slots};
+use crate::command::run::{ExecutionMode, Step, execute_command, key_slots};
+use crate::command::{Command, KeyPositions, flag, table, transactions};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
-
-/// The copies that may be read here.
-pub trait ReplicaReads: Send + Sync {
-    /// That of the shard with `slot`, if it may be read now. Who asks wants to read, also later.
-    fn find(&self, slot: Slot) -> Option<Arc<Replica>>;
-}
 
 /// Whether a command can be answered from a copy.
 fn is_answered(command: &Command) -> bool {
@@ -95,7 +88,7 @@ pub(crate) fn carry_out(
     group.begin_request(may_wait.then(token));
     let replied = reply.len();
     let step = match command.name {
-        "exec" => exec(service, client, &mut group, command, reply, blocking),
+        "exec" => transactions::carry_out(service, client, &mut group, command, reply, blocking),
         _ => execute_command(service, client, &mut group, command, arguments, reply, ExecutionMode::from(blocking)),
     };
     match step {

@@ -32,7 +32,7 @@ use ecotone_membership::{Known, Membership};
 use ecotone_mirror::readers::Reading;
 use ecotone_replica::receiver::Staleness;
 use ecotone_replication::{Followed, is_replicated, now_us};
-use ecotone_resp::replica_reads::ReplicaReads;
+use ecotone_resp::host::ReplicaReads;
 use parking_lot::{Mutex, RwLock};
 use tracing::{debug, info, warn};
 
@@ -391,7 +391,7 @@ fn places(known: &Known, before: &[Arc<Place>], counts: &mut BTreeMap<MapShardId
 }
 
 /// The reads of a server, once there may be some.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ReadsHandle(Arc<OnceLock<std::sync::Weak<Reads>>>);
 
 impl ReadsHandle {
@@ -403,5 +403,52 @@ impl ReadsHandle {
     /// Of each copy here, what there is to show.
     pub(crate) fn facts(&self) -> Vec<(MapShardId, ReadFacts)> {
         self.0.get().and_then(std::sync::Weak::upgrade).map(|reads| reads.facts()).unwrap_or_default()
+    }
+}
+
+/// The reads of copies here, for `INFO replication`.
+pub(crate) fn info_lines(facts: &[(MapShardId, ReadFacts)]) -> Vec<(String, String)> {
+    if facts.is_empty() {
+        return Vec::new();
+    }
+    let stalest = facts.iter().filter_map(|(_, facts)| facts.staleness);
+    let (bytes, us) = stalest.fold((0, 0), |(bytes, us), of| (of.bytes.max(bytes), of.us.max(us)));
+    let sum = |of: &dyn Fn(&ReadFacts) -> u64| facts.iter().map(|(_, facts)| of(facts)).sum::<u64>().to_string();
+    let line = |name: &str, value: String| (format!("replica_reads_{name}"), value);
+    vec![
+        line("open", sum(&|facts| facts.is_open.into())),
+        line("total", sum(&|facts| facts.reads)),
+        line("refused_total", sum(&|facts| facts.refused)),
+        line("max_staleness_bytes", bytes.to_string()),
+        line("max_staleness_ms", Duration::from_micros(us).as_millis().to_string()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_copies_that_are_read_the_stalest_is_shown_and_all_reads() {
+        assert!(info_lines(&[]).is_empty());
+        let open =
+            |bytes, us, reads| ReadFacts { is_open: true, staleness: Some(Staleness { bytes, us }), reads, refused: 1 };
+        let closed = ReadFacts { reads: 5, ..ReadFacts::default() };
+        let lines = info_lines(&[
+            (MapShardId(1), open(7, 2_500, 10)),
+            (MapShardId(2), open(3, 9_100, 20)),
+            (MapShardId(3), closed),
+        ]);
+        let all: Vec<String> = lines.into_iter().map(|(name, value)| format!("{name}:{value}")).collect();
+        assert_eq!(
+            all,
+            [
+                "replica_reads_open:2",
+                "replica_reads_total:35",
+                "replica_reads_refused_total:2",
+                "replica_reads_max_staleness_bytes:7",
+                "replica_reads_max_staleness_ms:9",
+            ]
+        );
     }
 }

@@ -99,9 +99,13 @@ impl Primary {
         (source, builder.least_segment(u32::try_from(least_segment).unwrap()).open().unwrap())
     }
 
+    /// The end of an epoch: what it has still written can be read.
+    fn close(&mut self) {
+        self.store.take().unwrap().close().unwrap();
+    }
+
     /// Another epoch, with another MANIFEST.
     fn reopen(&mut self) {
-        self.store.take().unwrap().close().unwrap();
         let mark = self.stream.mark().0;
         self.directory.closed(mark, 0).unwrap();
         self.epoch += 1;
@@ -178,8 +182,9 @@ impl Reader {
 
 /// All that it shows, however it is asked.
 fn contents(store: &Store, random: &mut Random) -> Model {
-    let entry =
-        |entry: ecotone_engine::Result<(Vec<u8>, Vec<u8>)>| entry.map(|(key, value)| (key, value.into())).unwrap();
+    let entry = |entry: ecotone_engine::Result<(Vec<u8>, Vec<u8>)>| {
+        entry.map(|(key, value)| (key, Rc::<[u8]>::from(value))).unwrap()
+    };
     let forward: Model = store.scan(.., Direction::Forward, None).unwrap().map(entry).collect();
     let snapshot = store.snapshot();
     let backward: Model = snapshot.scan(.., Direction::Reverse).unwrap().map(entry).collect();
@@ -244,6 +249,7 @@ fn run(seed: u64, rounds: u64) {
             0 | 1 => primary.store().flush(true).unwrap(),
             2 => primary.store().compact(..).unwrap(),
             3 if random.once_in(4) => {
+                primary.close();
                 // All of an epoch is read before its source goes.
                 copy.take(&primary, usize::MAX);
                 primary.reopen();

@@ -506,6 +506,34 @@ fn rules_of_copies_begin_with_their_feature_level() {
     assert_eq!(outcome(&mut new, force), Outcome::Changed);
 }
 
+/// The primary has asked for a set with a copy that goes meanwhile. It counts that set until the log
+/// names another version, or for ever.
+#[test]
+fn a_copy_that_goes_outdates_sets_that_name_it() {
+    let removals = [
+        Entry::RemoveCopy { shard: ShardId(1), epoch: Epoch(1), member: MemberId(2) },
+        Entry::Remove { member: MemberId(2), force: false },
+    ];
+    for (level, removal) in [RULES_OF_COPIES - 1, RULES_OF_COPIES]
+        .into_iter()
+        .flat_map(|level| removals.clone().map(|removal| (level, removal)))
+    {
+        let mut machine = two_in_sync(level);
+        let set = |set_version, in_sync: &[u64]| {
+            let in_sync = in_sync.iter().map(|member| MemberId(*member)).collect();
+            Entry::SetInSync { shard: ShardId(1), epoch: Epoch(1), set_version, in_sync }
+        };
+        assert_eq!(outcome(&mut machine, set(2, &[1])), Outcome::Changed);
+        assert_eq!(outcome(&mut machine, removal.clone()), Outcome::Changed);
+        let has_rule = level >= RULES_OF_COPIES;
+        assert_eq!(machine.map().shards[&ShardId(1)].set_version, 3 + u64::from(has_rule));
+        let late = outcome(&mut machine, set(3, &[1, 2]));
+        assert_eq!(late == Outcome::Outdated { epoch: Epoch(1) }, has_rule, "{late:?}");
+        assert_eq!(machine.map().shards[&ShardId(1)].in_sync, BTreeSet::from([MemberId(1)]));
+        assert_eq!(outcome(&mut machine, removal), Outcome::Unchanged);
+    }
+}
+
 #[test]
 fn settings_of_replication_are_checked_and_read() {
     let mut machine = two_in_sync(RULES_OF_COPIES);

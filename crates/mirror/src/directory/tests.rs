@@ -626,6 +626,7 @@ impl<'a> Copy<'a> {
             }
             fs::write(&path, bytes).unwrap();
         }
+        faults::lose_names(&names::copy_directory(&self.path));
         for entry in names_in(&names::copy_directory(&self.path)).unwrap() {
             let path = beside(&self.path, &entry);
             if entry.starts_with("pending-") {
@@ -1369,6 +1370,25 @@ fn a_directory_is_built_from_what_is_here_and_the_rest_wherever_it_is_interrupte
     }
     // What grows is always fetched anew.
     assert!(fetched.len() > 10, "it goes on with what was fetched: {fetched:?}");
+}
+
+#[test]
+fn a_directory_that_is_damaged_before_it_takes_its_place_is_not_taken_for_what_it_should_be() {
+    let world = World::new(8).run(60);
+    let mut sibling = sibling(&world);
+    let offer = sibling.directory().offer().unwrap();
+    let behind = caught_up(&world, 5);
+    let (path, _above) = (behind.path.clone(), behind._above);
+    let mut building = Building::begin(&path, listing(&offer)).unwrap();
+    build(&mut building, &offer).unwrap();
+    let built = building.finish().unwrap();
+    let wal = path_of(&names::new_directory(&path), name(FileKind::Wal, world.wal));
+    let bytes = fs::read(&wal).unwrap();
+    fs::write(&wal, &bytes[..bytes.len() - 1]).unwrap();
+    let switched = behind.directory.unwrap().switch(built, &Standing::founded()).map(drop);
+    assert!(switched.is_err());
+    let (_, found) = Directory::open(&path, boot(0)).unwrap();
+    assert!(found.standing.is_some_and(|standing| !standing.is_whole));
 }
 
 #[test]

@@ -309,6 +309,11 @@ pub(crate) fn check_gates(
     checked.map_err(|refused| copies::failure(Unanswered::Refused(refused), Did::Nothing))
 }
 
+/// The slots of its keys, in their order.
+pub(crate) fn key_slots<'a>(command: &Command, arguments: &'a [&'a [u8]]) -> impl Iterator<Item = Slot> + 'a {
+    command.keys.of(arguments).map(|index| Slot::of(arguments[index]))
+}
+
 /// The slots whose latches a command needs: ascending, each once.
 pub(crate) fn slots(command: &Command, arguments: &[&[u8]]) -> SmallVec<[Slot; FEW_SLOTS]> {
     if command.has(flag::ALL_SLOTS) {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ecotone_engine::MAX_BATCH_BYTES;
 
@@ -148,8 +148,35 @@ pub(crate) fn aborted_by(failure: &Failure) -> Failure {
     Failure::with([b"EXECABORT Transaction discarded because of: ", why].concat())
 }
 
+/// Carries `EXEC` out, which is `command`, for a client that has a transaction.
+pub(crate) fn carry_out(
+    service: &Service,
+    client: &mut Client,
+    group: &mut WriteGroup,
+    command: &'static Command,
+    reply: &mut Reply,
+    blocking: Blocking,
+) -> Step {
+    let began = Instant::now();
+    let (step, has_failed) = match exec(service, client, group, reply, blocking) {
+        Ok(step) => (step, false),
+        Err(failure) => {
+            // The transaction has ended.
+            run::reply_error(service, reply, &failure);
+            (Step::Done { depends: false }, true)
+        }
+    };
+    if matches!(step, Step::Done { .. }) {
+        service.statistics.commands.fetch_add(1, Ordering::Relaxed);
+        // Nothing else than a command that sleeps makes a transaction's client rest.
+        let sleeps = if let Then::Rest(rest) = client.then { rest } else { Duration::ZERO };
+        service.statistics.usage.carried_out(command.id(), began.elapsed().saturating_add(sleeps), has_failed);
+    }
+    step
+}
+
 /// Executes the transaction of `client`, which has one.
-pub(crate) fn exec(
+fn exec(
     service: &Service,
     client: &mut Client,
     group: &mut WriteGroup,

@@ -18,6 +18,7 @@ mod large_lists;
 mod large_sets;
 mod lists;
 mod removed_ranges;
+mod replica_reads;
 mod sets;
 mod shards;
 mod sorted_sets;

@@ -23,8 +23,6 @@ use ecotone_replication::{Copies, Facts, Phase, Repair, Reported, is_replicated}
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use crate::replica_reads::ReadFacts;
-
 use super::named::{counted, name_of, server_json};
 
 /// What drives copies on this server, once something does. Weak: who stops the server ends it.
@@ -489,24 +487,6 @@ pub(super) fn lines(known: &Known, seen: &CopiesSeen) -> Vec<(String, String)> {
     lines
 }
 
-/// The reads of copies here, for `INFO replication`.
-pub(super) fn lines_of_reads(facts: &[(ShardId, ReadFacts)]) -> Vec<(String, String)> {
-    if facts.is_empty() {
-        return Vec::new();
-    }
-    let stalest = facts.iter().filter_map(|(_, facts)| facts.staleness);
-    let (bytes, us) = stalest.fold((0, 0), |(bytes, us), of| (of.bytes.max(bytes), of.us.max(us)));
-    let sum = |of: &dyn Fn(&ReadFacts) -> u64| facts.iter().map(|(_, facts)| of(facts)).sum::<u64>().to_string();
-    let line = |name: &str, value: String| (format!("replica_reads_{name}"), value);
-    vec![
-        line("open", sum(&|facts| facts.is_open.into())),
-        line("total", sum(&|facts| facts.reads)),
-        line("refused_total", sum(&|facts| facts.refused)),
-        line("max_staleness_bytes", bytes.to_string()),
-        line("max_staleness_ms", Duration::from_micros(us).as_millis().to_string()),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use ecotone_control::entry::Entry;
@@ -518,27 +498,6 @@ mod tests {
     use super::super::federation::tests::{federation, with};
     use super::super::named::named;
     use super::*;
-
-    #[test]
-    fn of_copies_that_are_read_the_stalest_is_shown_and_all_reads() {
-        assert!(lines_of_reads(&[]).is_empty());
-        let open =
-            |bytes, us, reads| ReadFacts { is_open: true, staleness: Some(Staleness { bytes, us }), reads, refused: 1 };
-        let closed = ReadFacts { reads: 5, ..ReadFacts::default() };
-        let lines =
-            lines_of_reads(&[(ShardId(1), open(7, 2_500, 10)), (ShardId(2), open(3, 9_100, 20)), (ShardId(3), closed)]);
-        let all: Vec<String> = lines.into_iter().map(|(name, value)| format!("{name}:{value}")).collect();
-        assert_eq!(
-            all,
-            [
-                "replica_reads_open:2",
-                "replica_reads_total:35",
-                "replica_reads_refused_total:2",
-                "replica_reads_max_staleness_bytes:7",
-                "replica_reads_max_staleness_ms:9",
-            ]
-        );
-    }
 
     /// Three servers and six shards that are to have three copies; shard 1 has its primary on `a`, and
     /// its others on `b`, in sync, and `c`, not yet.

@@ -28,7 +28,7 @@ use tracing::{info, warn};
 use self::copies::CopiesHandle;
 use crate::config::{Config, Replaced};
 use crate::monitor::SamplerState;
-use crate::replica_reads::ReadsHandle;
+use crate::replica_reads::{self, ReadsHandle};
 use crate::stores::Stores;
 
 /// What a server consists of besides its clients.
@@ -108,7 +108,7 @@ impl Host for ServerHost {
             sections.push(InfoSection { name: "Cluster", lines });
         }
         if is_asked("replication") {
-            let lines = copies::lines_of_reads(&self.around.reads.facts());
+            let lines = replica_reads::info_lines(&self.around.reads.facts());
             sections.push(InfoSection { name: "Replication", lines });
         }
         if is_asked("energy") {

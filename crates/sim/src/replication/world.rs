@@ -177,8 +177,8 @@ enum Message {
     Verified(bool),
     Repair(Vec<MemberId>),
     Repaired(bool),
-    SendSeed { copy: usize, session: u64 },
-    Seed { session: u64, at: Option<(Mark, u64)>, entries: Vec<Entry> },
+    SendSeed { copy: usize, session: (Epoch, u64) },
+    Seed { session: (Epoch, u64), at: Option<(Mark, u64)>, entries: Vec<Entry> },
     Request(Request),
     HandOver(Option<MemberId>),
     Excuse(MemberId),
@@ -281,7 +281,7 @@ struct Process {
     beat_us: u64,
     synced_us: u64,
     report_us: u64,
-    seed: Option<(u64, u64)>,
+    seed: Option<((Epoch, u64), u64)>,
     /// What the directory holds back, and which time that is.
     opening: Option<(u64, Vec<Item>)>,
 }
@@ -854,15 +854,18 @@ impl World {
                     let takes = self.random.between(MS, 15 * MS);
                     self.after(takes, Happens::SyncEnded { server: at, process, sync, length });
                 }
-                Command::AwaitSeed { session, .. } => {
+                Command::AwaitSeed { .. } => {
                     let now_us = self.local_us(at);
                     if let Some(process) = &mut self.servers[at].process {
-                        process.seed = Some((session, now_us));
+                        process.seed = process.copy.awaits_seed().map(|session| (session, now_us));
                     }
                 }
                 Command::Seed { copy, source, session, resume } => {
                     debug_assert!(resume != Resume::Stream, "a stream needs no seed");
                     let copy = Self::index(copy);
+                    let process = self.servers[at].process.as_ref();
+                    let epoch = process.and_then(|process| process.copy.primary()).map(Primary::epoch);
+                    let session = (epoch.unwrap_or_default(), session);
                     self.send(at, Self::index(source), Message::SendSeed { copy, session });
                 }
                 Command::Propose(entry) => self.propose(at, entry),
@@ -939,7 +942,8 @@ impl World {
     // ---- The control plane ----
 
     fn elect(&mut self, server: usize) {
-        let settings = PromotionSettings { suspect_after_us: 1_000 * MS, ask_every_us: 60 * MS };
+        let settings =
+            PromotionSettings { suspect_after_us: 1_000 * MS, ask_every_us: 60 * MS, wait_for_others_us: 3_000 * MS };
         let mut promotions = Promotions::new(settings);
         promotions.plant(self.profile.planted);
         self.leader = Some(Leader { server, promotions });

@@ -213,8 +213,11 @@ fn reads(page: &mut Page, facts: &[(ShardId, ReadFacts)]) {
 #[cfg(test)]
 mod tests {
     use ecotone_control::ids::{Epoch, MemberId};
+    use ecotone_mirror::names::FileName;
     use ecotone_replica::position::Position;
     use ecotone_replica::receiver::Staleness;
+    use ecotone_replica::stream::FileKind;
+    use ecotone_replication::Scrubbed;
 
     use super::*;
 
@@ -252,7 +255,15 @@ mod tests {
         let replica =
             Facts { staleness: Some(Staleness { bytes: 5, us: 2_500_000 }), seeding: Some((3, 9)), ..Facts::default() };
         // One of which nothing is known yet.
-        let new = Facts { trouble: Some("no space".into()), ..Facts::default() };
+        let damaged = FileName::new(FileKind::Table, 12);
+        let scrubbed = Scrubbed {
+            compared_bytes: 900,
+            differing: 4,
+            replaced: 3,
+            damaged: [(damaged, "nobody has it".into())].into(),
+            ended_s: Some(1_700_000_000),
+        };
+        let new = Facts { trouble: Some("no space".into()), scrubbed, ..Facts::default() };
         let mut page = Page::default();
         copies(&mut page, None, &[(ShardId(7), replica), (ShardId(2), primary), (ShardId(9), new)]);
         let (text, _) = page.finish();
@@ -268,11 +279,22 @@ mod tests {
             "ecotone_replication_in_trouble{shard=\"9\"} 1",
             "ecotone_replication_sent_bytes_total{shard=\"2\"} 500",
             "ecotone_replication_spared_bytes_total{shard=\"2\"} 300",
+            "ecotone_replication_damaged_files{shard=\"9\"} 1",
+            "ecotone_replication_damaged_files{shard=\"2\"} 0",
+            "ecotone_replication_compared_timestamp_seconds{shard=\"9\"} 1700000000",
+            "ecotone_replication_compared_bytes_total{shard=\"9\"} 900",
+            "ecotone_replication_differing_files_total{shard=\"9\"} 4",
+            "ecotone_replication_replaced_files_total{shard=\"9\"} 3",
         ] {
             assert!(text.lines().any(|there| there == line), "{line}: {text}");
         }
-        for unknown in ["lag_bytes{shard=\"9\"}", "lag_seconds{shard=\"2\"}", "seeding_bytes{shard=\"2\"}", "in_sync{"]
-        {
+        for unknown in [
+            "compared_timestamp_seconds{shard=\"2\"}",
+            "lag_bytes{shard=\"9\"}",
+            "lag_seconds{shard=\"2\"}",
+            "seeding_bytes{shard=\"2\"}",
+            "in_sync{",
+        ] {
             assert!(!text.contains(&format!("ecotone_replication_{unknown}")), "{unknown}: {text}");
         }
     }

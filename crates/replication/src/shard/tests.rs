@@ -1,0 +1,276 @@
+//! The thread of a copy on server 2, stepped by hand. No other server is there, so what is fetched
+//! fails, and what is said is lost.
+
+use std::sync::OnceLock;
+
+use ecotone_control::entry::Entry;
+use ecotone_control::ids::{DirectoryId, FederationId};
+use ecotone_control::map::Map;
+use ecotone_membership::Known;
+use ecotone_mirror::catalog::Hasher;
+use ecotone_replica::commit::Levels;
+use ecotone_replica::primary::Settings;
+use ecotone_replica::sender::Limits;
+use ecotone_replica::stream::{Acknowledgement, ContentId, FileKind, Hello, ToCopy, ToPrimary, ToPrimaryBody};
+use ecotone_transport::connections::{Connections, Timeouts};
+use ecotone_transport::security::Security;
+use ecotone_types::ServerId;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use super::*;
+use crate::links::Route;
+
+const SHARD: ShardId = ShardId(1);
+const ME: MemberId = MemberId(2);
+const OTHER: MemberId = MemberId(1);
+/// Nothing takes longer, not even on a busy machine.
+const LONGEST: Duration = Duration::from_secs(30);
+
+struct Store(PathBuf);
+
+impl Host for Store {
+    fn directory(&self, _shard: ShardId) -> PathBuf {
+        self.0.clone()
+    }
+
+    fn reserve(&self, _shard: ShardId) -> bool {
+        true
+    }
+
+    fn release(&self, _shard: ShardId) -> bool {
+        true
+    }
+
+    fn open(&self, _opening: Opening) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn close(&self, _shard: ShardId) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn sync(&self, _shard: ShardId) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A thread, and what it needs around it.
+struct Stepped {
+    thread: Thread,
+    /// What was asked for, and until when the lease was published then.
+    proposed: Arc<Mutex<Vec<(Entry, u64)>>>,
+    _runtime: Runtime,
+    _above: TempDir,
+}
+
+fn state(epoch: u64, primary: Option<MemberId>, in_sync: &[MemberId]) -> Shard {
+    let copies = [OTHER, ME].into();
+    let in_sync = in_sync.iter().copied().collect();
+    Shard { slots: Vec::new(), copies, in_sync, primary, epoch: Epoch(epoch), set_version: 1 }
+}
+
+impl Stepped {
+    /// A copy of a shard that was just dealt.
+    fn new() -> Stepped {
+        let above = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let second = Duration::from_secs(1);
+        let route = || {
+            let timeouts = Timeouts { connect: second, read: second, silence: second };
+            let connections = Connections::new(ServerId::new("two").unwrap(), timeouts, Security::plain_text());
+            Route { runtime: runtime.handle().clone(), connections: Arc::new(connections) }
+        };
+        let known = Known {
+            map: Arc::new(Map::new(FederationId([0; 8]))),
+            member: ME,
+            leader: None,
+            term: 1,
+            voters: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            applied: 1,
+            stopped: None,
+            told_removed: false,
+        };
+        let links = Links::new(route(), route(), watch::Sender::new(Arc::new(known)).subscribe());
+        let boot = BootId([0; 16]);
+        let (proposed, shared) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<OnceLock<Arc<Shared>>>::default());
+        let around = Around {
+            me: ME,
+            incarnation: Incarnation { directory: DirectoryId([0; 16]), boot },
+            boot,
+            host: Arc::new(Store(above.path().join("store"))),
+            links: links.clone(),
+            leases: Arc::new(Leases::new()),
+            fetcher: Fetcher::new(links),
+            propose: Arc::new({
+                let (proposed, shared) = (proposed.clone(), shared.clone());
+                move |entry| {
+                    let shared: &Arc<Shared> = shared.get().unwrap();
+                    let until_us = shared.publisher.state.lock().lease_until_us;
+                    proposed.lock().push((entry, until_us));
+                }
+            }),
+            leader: Arc::new(|| None),
+            to_own_leader: Arc::new(|_, _| {}),
+        };
+        let levels = Levels { copies: 2, min_in_sync: 1, durability: Durability::Received };
+        let limits = Limits { max_lag_bytes: 1 << 20, max_seed_bytes: 1 << 20 };
+        let primary = Settings { levels, limits, leave_after_us: 450_000, every_us: 1 };
+        let settings = CopySettings { primary, window_bytes: 1 << 20, silence_us: 300_000, clean_after_us: 2_000_000 };
+        let founded = state(1, Some(ME), &[ME]);
+        let thread = Thread::new(SHARD, &founded, settings, Level::Quorum, Arc::new(around)).unwrap();
+        shared.set(thread.shared.clone()).ok().unwrap();
+        Stepped { thread, proposed, _runtime: runtime, _above: above }
+    }
+
+    fn map(&mut self, state: Shard) {
+        self.thread.take(Input::Map(Box::new(state)));
+    }
+
+    fn said(&mut self, epoch: u64, session: u64, body: ToCopyBody, bytes: Vec<Vec<u8>>) {
+        let message = Message::ToCopy(SHARD, ToCopy { epoch: Epoch(epoch), session, body });
+        self.thread.take(Input::Message(OTHER, message, bytes));
+    }
+
+    fn open(&mut self, epoch: u64, session: u64, resume: Resume) {
+        let history = self.thread.step(|copy, _| copy.standing().clone()).history.and(Mark::default());
+        self.said(epoch, session, ToCopyBody::Open { resume, history, is_distrusted: false }, Vec::new());
+    }
+
+    fn seed(&mut self, epoch: u64, session: u64) {
+        let message =
+            Message::Seed { shard: SHARD, epoch: Epoch(epoch), session, source: OTHER, resume: Resume::Complete };
+        self.thread.take(Input::Message(OTHER, message, Vec::new()));
+    }
+
+    /// What a helper says when it has ended.
+    fn next_input(&self) -> Input {
+        let until = Instant::now() + LONGEST;
+        let inbox = &self.thread.shared.inbox;
+        std::iter::from_fn(|| (Instant::now() < until).then(|| inbox.take(BUSY_TICK).pop_front()))
+            .flatten()
+            .next()
+            .expect("a helper ends")
+    }
+
+    fn awaits(&self) -> Option<SeedId> {
+        self.thread.step(|copy, _| copy.awaits_seed())
+    }
+
+    fn applied(&self) -> Position {
+        self.thread.step(|copy, _| copy.receiver().applied().position)
+    }
+}
+
+#[test]
+fn a_seed_that_fails_late_does_not_keep_a_copy_from_asking_anew() {
+    let mut stepped = Stepped::new();
+    stepped.map(state(3, Some(OTHER), &[OTHER]));
+    stepped.open(3, 1, Resume::Complete);
+    stepped.seed(3, 1);
+    assert_eq!(stepped.thread.seeding, Some((Epoch(3), 1)));
+    // Another primary answers meanwhile; where its files are has not come.
+    stepped.map(state(5, Some(OTHER), &[OTHER]));
+    stepped.open(5, 2, Resume::Complete);
+    assert_eq!(stepped.awaits(), Some((Epoch(5), 2)));
+    let failed = stepped.next_input();
+    assert!(matches!(failed, Input::Seeded { built: Err(_), .. }));
+    stepped.thread.take(failed);
+    stepped.thread.tick();
+    let (of, since_us) = stepped.thread.awaits_seed.expect("it is given up some time");
+    assert_eq!(of, (Epoch(5), 2));
+    stepped.thread.awaits_seed = Some((of, since_us.saturating_sub(MAX_SEED_WAIT_US)));
+    stepped.thread.tick();
+    assert_eq!(stepped.awaits(), None, "it greets anew");
+}
+
+#[test]
+fn nothing_is_built_that_was_asked_for_before() {
+    let mut stepped = Stepped::new();
+    stepped.map(state(5, Some(OTHER), &[OTHER]));
+    stepped.open(5, 2, Resume::Complete);
+    stepped.seed(3, 2);
+    stepped.seed(5, 1);
+    assert_eq!(stepped.thread.seeding, None);
+    stepped.seed(5, 2);
+    assert_eq!(stepped.thread.seeding, Some((Epoch(5), 2)));
+}
+
+/// The opening of epoch 3 with a table of these bytes, and what to fetch for it.
+fn opening(table: &[u8]) -> (Vec<(Item, Vec<u8>)>, ContentId) {
+    let mut hasher = Hasher::new();
+    hasher.update(table);
+    let content = hasher.finish();
+    let manifest = Kind::Append { file: FileKind::Manifest, number: 5, offset: 0 };
+    // With the CRC-32C of their bytes.
+    let parts = [
+        (Kind::Finished { file: FileKind::Table, number: 7, content }, Vec::new(), 0),
+        (manifest, b"a MANIFEST".to_vec(), 0xff75_2b10),
+        (Kind::Put { file: FileKind::Current, number: 5 }, b"MANIFEST-000005\n".to_vec(), 0x9e7f_dadc),
+    ];
+    let mut items: Vec<(Item, Vec<u8>)> = Vec::new();
+    for (kind, bytes, checksum) in parts {
+        let before = items.last().map_or(Mark::default().open(Epoch(3)), |(item, _)| item.mark());
+        items.push((Item::behind(before, kind, bytes.len() as u64, checksum), bytes));
+    }
+    (items, content)
+}
+
+#[test]
+fn an_opening_that_is_done_late_is_known_of() {
+    let mut stepped = Stepped::new();
+    stepped.map(state(3, Some(OTHER), &[OTHER, ME]));
+    stepped.open(3, 1, Resume::Stream);
+    let (items, content) = opening(b"a table");
+    let end = items.last().unwrap().0.position;
+    let (items, bytes): (Vec<Item>, Vec<Vec<u8>>) = items.into_iter().unzip();
+    stepped.said(3, 1, ToCopyBody::Items { items, end_bytes: 26 }, bytes);
+    assert_eq!(stepped.applied(), Position::begin(Epoch(3)), "a table lacks");
+    // It comes, and what follows fails once: the directory does it by itself at the next look.
+    let Files::Replica(directory) = &mut stepped.thread.files else { panic!("it is a replica") };
+    let want = Want { file: FileName::new(FileKind::Table, 7), content };
+    let path = directory.temporary(&want);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, b"a table").unwrap();
+    assert_eq!(directory.fetched(&want).unwrap(), end);
+    // The primary is dead by then: nothing more comes, and it is to be sealed.
+    stepped.map(state(4, None, &[OTHER, ME]));
+    stepped.thread.tick();
+    assert_eq!(stepped.applied(), end);
+    assert!(stepped.thread.step(|copy, _| copy.receiver().is_idle()));
+}
+
+#[test]
+fn a_shorter_lease_is_published_before_a_larger_set_is_asked_for() {
+    let mut stepped = Stepped::new();
+    stepped.map(state(3, Some(ME), &[ME]));
+    stepped.thread.take(stepped.next_input());
+    assert_eq!(stepped.thread.shared.publisher.state.lock().lease_until_us, u64::MAX, "alone it needs no promise");
+    // The other copy follows, and may join.
+    let hello = Hello {
+        incarnation: Incarnation { directory: DirectoryId([1; 16]), boot: BootId([1; 16]) },
+        applied: Mark::default(),
+        is_exact: true,
+        is_whole: true,
+        credit: 1 << 20,
+    };
+    let to_primary = |session, body| {
+        let said = ToPrimary { epoch: Epoch(3), session, body };
+        Input::Message(OTHER, Message::ToPrimary(SHARD, said), Vec::new())
+    };
+    stepped.thread.take(to_primary(0, ToPrimaryBody::Hello(hello)));
+    for now_us in 1..=3 {
+        let last = stepped.thread.step(|copy, _| copy.receiver().applied().position);
+        let said = Acknowledgement { received: last, synced: last, credit: 1 << 20, now_us };
+        let session = stepped.thread.step(|copy, _| copy.primary().and_then(|primary| primary.sender().session(OTHER)));
+        let body = ToPrimaryBody::Acknowledge(said);
+        stepped.thread.take(to_primary(session.unwrap(), body));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let proposed = stepped.proposed.lock().clone();
+    let Some((Entry::SetInSync { in_sync, .. }, until_us)) = proposed.first() else { panic!("{proposed:?}") };
+    assert_eq!(*in_sync, [OTHER, ME].into());
+    assert_eq!(*until_us, 0, "the other one has promised nothing");
+}
