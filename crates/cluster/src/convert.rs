@@ -4,7 +4,7 @@
 //! tables and parts of logs.
 
 use ecotone_policy::machine::{
-    DeclineReason, JobReport, Link, LoadSample, LocalReason, PlacementAnswer, PlacementRequest, Prediction,
+    DeclineReason, Holder, JobReport, Link, LoadSample, LocalReason, PlacementAnswer, PlacementRequest, Prediction,
 };
 use ecotone_transport::wire;
 use ecotone_types::JobPurpose;
@@ -76,6 +76,7 @@ pub(crate) fn report_to_wire(number: u64, job: &JobReport) -> wire::FinishedJob 
         input_level: job.input_level,
         output_level: job.output_level,
         number,
+        held_bytes: job.held_bytes.0,
     }
 }
 
@@ -88,6 +89,7 @@ pub(crate) fn report_from_wire(job: &wire::FinishedJob) -> Result<JobReport> {
         output_bytes: Bytes(job.output_bytes),
         seconds: Seconds(job.seconds),
         joules: Joules(job.joules),
+        held_bytes: Bytes(job.held_bytes),
         input_level: job.input_level,
         output_level: job.output_level,
     })
@@ -106,6 +108,7 @@ pub(crate) fn request_to_wire(request: &PlacementRequest, session: u64) -> wire:
         avoid: request.avoid.iter().map(|server| server.as_str().to_owned()).collect(),
         away: request.away,
         session,
+        holders: request.holders.iter().map(holder_to_wire).collect(),
     }
 }
 
@@ -121,7 +124,16 @@ pub(crate) fn request_from_wire(request: &wire::PlaceRequest) -> Result<Placemen
         latest: request.latest_seconds.map(Seconds),
         avoid: request.avoid.iter().map(|name| server(name)).collect::<Result<_>>()?,
         away: request.away,
+        holders: request.holders.iter().map(holder_from_wire).collect::<Result<_>>()?,
     })
+}
+
+fn holder_to_wire(holder: &Holder) -> wire::Holder {
+    wire::Holder { server: holder.server.as_str().to_owned(), bytes: holder.bytes.0 }
+}
+
+fn holder_from_wire(holder: &wire::Holder) -> Result<Holder> {
+    Ok(Holder { server: server(&holder.server)?, bytes: Bytes(holder.bytes) })
 }
 
 /// One that this release does not know, and none, is taken for a compaction, which every release
@@ -188,6 +200,7 @@ mod tests {
                 latest: Some(Seconds(0.5)),
                 avoid: vec![server("slow").unwrap()],
                 away: 3,
+                holders: vec![Holder { server: server("near").unwrap(), bytes: Bytes(1 << 19) }],
             };
             assert_eq!(request_from_wire(&request_to_wire(&request, 1)).unwrap(), request);
             for name in ["", "replication"] {

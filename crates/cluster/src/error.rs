@@ -61,6 +61,9 @@ pub enum Error {
     /// The job was cancelled: the store is closing.
     #[error("cancelled")]
     Cancelled,
+    /// The shard is in another epoch than the job, or this server is its primary no more.
+    #[error("the job belongs to an epoch of its shard that has ended")]
+    EpochEnded,
     /// A file of this server.
     #[error("cannot {action} {path}: {source}")]
     Io {
@@ -104,6 +107,7 @@ impl Error {
             Error::Worker(_) => "worker-failed",
             Error::BadResult(_) => "bad-result",
             Error::Cancelled => "cancelled",
+            Error::EpochEnded => "epoch-ended",
             Error::Io { source, .. } if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
                 "disk-full"
             }

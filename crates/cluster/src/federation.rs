@@ -42,6 +42,7 @@ use tracing::{info, warn};
 use crate::activity::{KnownServer, LoadSource};
 use crate::config::Options;
 use crate::coordinator;
+use crate::copies::{HeldCopies, PrimaryCopy};
 use crate::error::{Error, Result};
 use crate::finished_jobs::JobObserver;
 use crate::member::{Coordinator, Member, Parts};
@@ -240,11 +241,27 @@ impl Federation {
 
     /// Places the compactions of one more store.
     pub fn store_offload(&self) -> StoreOffload {
-        let owner = Arc::new(OwnerSide::new(self.member.clone()));
+        self.place_for(OwnerSide::new(self.member.clone(), None))
+    }
+
+    /// The same of a store that was opened as the primary of a shard with copies: its jobs belong to
+    /// that epoch, and go where a copy is if that is cheaper.
+    pub fn store_offload_of(&self, primary: Arc<dyn PrimaryCopy>) -> StoreOffload {
+        self.place_for(OwnerSide::new(self.member.clone(), Some(primary)))
+    }
+
+    fn place_for(&self, owner: OwnerSide) -> StoreOffload {
+        let owner = Arc::new(owner);
         let mut owners = self.owners.lock();
         owners.retain(|owner| owner.strong_count() > 0);
         owners.push(Arc::downgrade(&owner));
         StoreOffload(owner)
+    }
+
+    /// The copies of shards here, which jobs of other servers may read from now on. Called once; later
+    /// calls change nothing.
+    pub fn set_held_copies(&self, copies: Arc<dyn HeldCopies>) {
+        self.member.set_held_copies(copies);
     }
 
     /// Where the server's load is read from now on. Called once, when its store is open; later

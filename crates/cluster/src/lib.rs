@@ -19,6 +19,7 @@ mod activity;
 pub mod config;
 mod convert;
 mod coordinator;
+pub mod copies;
 pub mod error;
 mod federation;
 mod finished_jobs;

@@ -22,6 +22,7 @@ use tokio::runtime::Handle;
 
 use crate::activity::{Activity, KnownServer, LoadSource, LocalLoad, ReceivedReport};
 use crate::config::Options;
+use crate::copies::HeldCopies;
 use crate::error::{Error, Result};
 use crate::finished_jobs::{JobEnded, JobObserver, JobOutcome, Unreported};
 use crate::placement_queue::PlacementQueue;
@@ -61,6 +62,7 @@ pub(crate) struct Member {
     /// Bits of an `f64`.
     free_network: AtomicU64,
     load: OnceLock<Arc<dyn LoadSource>>,
+    held_copies: OnceLock<Arc<dyn HeldCopies>>,
     last_sample: Mutex<Option<LoadSample>>,
     /// What the coordinator, another server, reported of itself with its last reply, and when.
     coordinator_report: Mutex<Option<(Instant, ReceivedReport)>>,
@@ -135,6 +137,7 @@ impl Member {
             address,
             free_network: AtomicU64::new(options.network_bytes_per_s.to_bits()),
             load: OnceLock::new(),
+            held_copies: OnceLock::new(),
             last_sample: Mutex::default(),
             coordinator_report: Mutex::default(),
             observer,
@@ -146,6 +149,16 @@ impl Member {
     /// Where the load is read from now on; later calls change nothing.
     pub(crate) fn set_load_source(&self, source: Arc<dyn LoadSource>) {
         let _ = self.load.set(source);
+    }
+
+    /// The copies of shards here; later calls change nothing.
+    pub(crate) fn set_held_copies(&self, copies: Arc<dyn HeldCopies>) {
+        let _ = self.held_copies.set(copies);
+    }
+
+    /// The copies of shards here, where there may be some.
+    pub(crate) fn held_copies(&self) -> Option<&Arc<dyn HeldCopies>> {
+        self.held_copies.get()
     }
 
     /// What the models know.

@@ -11,7 +11,11 @@
 //! coordinator by the policy's `placement_timeout`, for a sign of life by `heartbeat_timeout`, for
 //! a range by `read_timeout`, for the job by its deadline. Local runs after a failure queue for
 //! `fallback_slots`.
+//!
+//! A job of a shard with copies belongs to the epoch in which its store was opened: once this server
+//! is not its primary any more, nothing of what a worker made is taken.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +25,9 @@ use std::time::{Duration, Instant};
 use ecotone_engine::{
     CompactionFinished, CompactionOffload, RemoteJob, RemoteOutcome, VerifiedResult, verify_received_outputs,
 };
-use ecotone_policy::machine::{Command, Event, FailureReason, JobReport, LocalReason, OffloadOutcome, Prediction};
+use ecotone_policy::machine::{
+    Command, Event, FailureReason, Holder, JobReport, LocalReason, OffloadOutcome, Prediction,
+};
 use ecotone_rocks::remote::RemoteResult;
 use ecotone_transport::Error as TransportError;
 use ecotone_transport::exports::{Role, Token};
@@ -38,6 +44,7 @@ use tracing::{debug, warn};
 
 use crate::convert;
 use crate::coordinator;
+use crate::copies::{PrimaryCopy, TableContent, is_held, number_of};
 use crate::error::{Error, Result};
 use crate::finished_jobs::{JobEnded, JobOutcome};
 use crate::member::Member;
@@ -65,6 +72,8 @@ struct LocalRun {
 /// The federation's side of one store's compactions. Give it to the store's options.
 pub(crate) struct OwnerSide {
     member: Arc<Member>,
+    /// Of a shard with copies.
+    primary: Option<Arc<dyn PrimaryCopy>>,
     canceled: AtomicBool,
     cancel: tokio::sync::Notify,
     local: Mutex<Vec<LocalRun>>,
@@ -85,17 +94,60 @@ struct Offloaded {
     result: VerifiedResult,
     output_bytes: u64,
     joules: f64,
+    /// Of the input tables, those that the worker's copy held.
+    held_bytes: u64,
     token: Token,
 }
 
 impl OwnerSide {
-    pub(crate) fn new(member: Arc<Member>) -> OwnerSide {
+    pub(crate) fn new(member: Arc<Member>, primary: Option<Arc<dyn PrimaryCopy>>) -> OwnerSide {
         OwnerSide {
             member,
+            primary,
             canceled: AtomicBool::new(false),
             cancel: tokio::sync::Notify::new(),
             local: Mutex::default(),
         }
+    }
+
+    /// What the input tables hold, in their order, as far as that is known, and for how long copies
+    /// could have had it.
+    fn contents(&self, job: &RemoteJob) -> Vec<Option<(TableContent, Duration)>> {
+        let content = |name: &str| self.primary.as_ref()?.content_of(number_of(name)?);
+        job.input_files
+            .iter()
+            .map(|table| content(&table.name).filter(|(known, _)| known.bytes == table.bytes))
+            .collect()
+    }
+
+    /// Who holds how much of a job's input. An estimate: which tables a copy has by now is only known
+    /// there.
+    fn holders(&self, job: &RemoteJob) -> Vec<Holder> {
+        let Some(primary) = &self.primary else { return Vec::new() };
+        let held = |known: Option<(TableContent, Duration)>| known.filter(|(_, age)| is_held(*age));
+        let held: u64 = self.contents(job).into_iter().filter_map(held).map(|(content, _)| content.bytes).sum();
+        let bytes = Bytes(share_of(held, job));
+        let mut servers = if bytes > Bytes::ZERO { primary.holders() } else { Vec::new() };
+        servers.sort_unstable();
+        servers.into_iter().map(|server| Holder { server, bytes }).collect()
+    }
+
+    /// The event of a job for the machine.
+    fn ready(&self, job: &RemoteJob) -> Event {
+        Event::CompactionReady {
+            job: JobId(job.id),
+            purpose: job.purpose,
+            input_bytes: Bytes(job.estimated_bytes),
+            input_level: job.input_level,
+            output_level: job.output_level,
+            l0_tables: job.l0_tables,
+            deadline: job.deadline.map(|deadline| Seconds(deadline.as_secs_f64())),
+            holders: self.holders(job),
+        }
+    }
+
+    fn check_epoch(&self) -> Result<()> {
+        if self.primary.as_ref().is_none_or(|primary| primary.is_primary()) { Ok(()) } else { Err(Error::EpochEnded) }
     }
 
     fn decide(&self, job: &RemoteJob) -> Decision {
@@ -107,7 +159,7 @@ impl OwnerSide {
 
     fn find_place(&self, job: &RemoteJob) -> Decision {
         let id = JobId(job.id);
-        let mut event = ready(job);
+        let mut event = self.ready(job);
         // The machine answers with one command a step; three steps lead to a place.
         for _ in 0..3 {
             let commands = self.member.decide(event);
@@ -173,6 +225,7 @@ impl OwnerSide {
             output_bytes: Bytes(event.output_bytes),
             seconds: Seconds(event.seconds),
             joules: Joules(self.member.joules_of(event.cpu_seconds)),
+            held_bytes: Bytes::ZERO,
             input_level: event.input_level,
             output_level: event.output_level,
         };
@@ -217,9 +270,11 @@ impl OwnerSide {
                     output_bytes: Bytes(offloaded.output_bytes),
                     seconds: Seconds(began.elapsed().as_secs_f64()),
                     joules: Joules(offloaded.joules + own_joules),
+                    held_bytes: Bytes(share_of(offloaded.held_bytes, job)),
                     input_level: job.input_level,
                     output_level: job.output_level,
                 };
+                self.member.statistics.count_held(report.held_bytes.0);
                 let ended = JobEnded::of(&report, Some(prediction), JobOutcome::Offloaded, "");
                 self.member.step(Step::Installing);
                 let installing = Installing {
@@ -312,7 +367,8 @@ fn failure(error: &Error) -> FailureReason {
         }
         Error::Silent { .. } => FailureReason::HeartbeatLost,
         Error::Deadline { .. } => FailureReason::DeadlineMissed,
-        Error::Cancelled => FailureReason::Cancelled,
+        // Nor is the worker to blame for what became of the shard.
+        Error::Cancelled | Error::EpochEnded => FailureReason::Cancelled,
         Error::BadResult(_) => FailureReason::OutputRefused,
         Error::Worker(_) | Error::Transport(TransportError::Unauthorised(_)) | Error::Declined(..) => {
             FailureReason::WorkerFailed
@@ -339,12 +395,18 @@ struct Away<'a> {
 impl Away<'_> {
     fn run(&mut self) -> Result<Offloaded> {
         let member = &self.side.member;
+        self.side.check_epoch()?;
         let token = Token::new()?;
         let export = member.exports.begin(token, Role::Inputs, self.worker.clone());
+        let contents: HashMap<&str, TableContent> = (self.job.input_files.iter().map(|table| table.name.as_str()))
+            .zip(self.side.contents(self.job))
+            .filter_map(|(name, known)| known.map(|(content, _)| (name, content)))
+            .collect();
         let mut files = Vec::new();
         for name in self.names()? {
             let bytes = export.add(&name, &self.job.store_directory.join(&name))?;
-            files.push(InputFile { name, bytes });
+            let content_hash = contents.get(name.as_str()).map_or(Vec::new(), |content| content.hash_to_wire());
+            files.push(InputFile { name, bytes, content_hash });
         }
         let offer = JobOffer {
             protocol_version: PROTOCOL_VERSION,
@@ -365,6 +427,8 @@ impl Away<'_> {
             files,
             input_bytes: self.job.input_bytes,
             deadline_seconds: self.deadline.0,
+            shard: self.side.primary.as_ref().map_or(0, |primary| primary.shard()),
+            epoch: self.side.primary.as_ref().map_or(0, |primary| primary.epoch()),
         };
         member.step(Step::Offering);
         let channel =
@@ -375,8 +439,10 @@ impl Away<'_> {
         let mut outputs = Outputs::new(member, self.job)?;
         let outcome = self.follow(&mut events, &mut outputs, token).and_then(|finished| {
             let (result, received) = self.accept(&finished, &mut outputs)?;
+            self.side.check_epoch()?;
             let joules = finished.joules + received.joules;
-            Ok(Offloaded { result, output_bytes: received.bytes, joules, token })
+            let held_bytes = finished.held_bytes.min(self.job.input_bytes);
+            Ok(Offloaded { result, output_bytes: received.bytes, joules, held_bytes, token })
         });
         match &outcome {
             Ok(_) => outputs.keep(),
@@ -442,6 +508,8 @@ impl Away<'_> {
             }
             let event = self.bounded(async { events.message().await.map_err(|status| self.failed_call(status)) })?;
             let event = event.and_then(|event| event.event).ok_or_else(|| Error::Worker("it hung up".into()))?;
+            // Each sign of life is a chance to notice that the job is for nobody any more.
+            self.side.check_epoch()?;
             match event {
                 WireEvent::Admitted(_) | WireEvent::Heartbeat(_) => {}
                 WireEvent::Declined(declined) => {
@@ -467,7 +535,7 @@ impl Away<'_> {
         } else if Instant::now() >= self.until {
             Err(Error::Deadline { seconds: self.deadline.0 })
         } else {
-            Ok(())
+            self.side.check_epoch()
         }
     }
 
@@ -507,17 +575,13 @@ impl Away<'_> {
     }
 }
 
-/// The event of a job for the machine.
-fn ready(job: &RemoteJob) -> Event {
-    Event::CompactionReady {
-        job: JobId(job.id),
-        purpose: job.purpose,
-        input_bytes: Bytes(job.estimated_bytes),
-        input_level: job.input_level,
-        output_level: job.output_level,
-        l0_tables: job.l0_tables,
-        deadline: job.deadline.map(|deadline| Seconds(deadline.as_secs_f64())),
+/// Of bytes of all input tables of a compaction, those that one of its subcompactions reads.
+fn share_of(bytes: u64, job: &RemoteJob) -> u64 {
+    if job.input_bytes == 0 {
+        return 0;
     }
+    let share = u128::from(bytes) * u128::from(job.estimated_bytes) / u128::from(job.input_bytes);
+    u64::try_from(share).map_or(job.estimated_bytes, |share| share.min(job.estimated_bytes))
 }
 
 fn path_text(path: &Path) -> Result<String> {
@@ -562,7 +626,7 @@ impl CompactionOffload for OwnerSide {
     fn stays(&self, job: &RemoteJob) {
         // The machine gives one command for such a job, and learns nothing that would have to be
         // taken back.
-        for command in self.member.decide(ready(job)) {
+        for command in self.member.decide(self.ready(job)) {
             if let Command::RunHere { reason, .. } = command {
                 self.run_here(job, reason);
             }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 pub(crate) struct Statistics {
     offloaded: AtomicU64,
     taken: AtomicU64,
+    held_bytes: AtomicU64,
     declined: Mutex<HashMap<&'static str, u64>>,
     fallbacks: Mutex<HashMap<&'static str, u64>>,
     kept: Mutex<HashMap<&'static str, u64>>,
@@ -23,6 +24,11 @@ impl Statistics {
 
     pub(crate) fn count_taken(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many bytes of a job's input were not sent, since its worker held them in a copy.
+    pub(crate) fn count_held(&self, bytes: u64) {
+        self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn count_declined(&self, reason: &'static str) {
@@ -46,6 +52,7 @@ impl Statistics {
         FederationStatistics {
             offloaded: self.offloaded.load(Ordering::Relaxed),
             taken: self.taken.load(Ordering::Relaxed),
+            held_bytes: self.held_bytes.load(Ordering::Relaxed),
             declined: self.declined.lock().clone(),
             fallbacks: self.fallbacks.lock().clone(),
             kept: self.kept.lock().clone(),
@@ -61,6 +68,9 @@ pub struct FederationStatistics {
     pub offloaded: u64,
     /// Compactions of other stores that ran here.
     pub taken: u64,
+    /// Bytes of input tables of this server's jobs that were not sent, since their workers held them
+    /// in copies.
+    pub held_bytes: u64,
     /// Offers declined, by reason.
     pub declined: HashMap<&'static str, u64>,
     /// Compactions that ran here because an offload failed, by kind of error.

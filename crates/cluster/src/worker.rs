@@ -4,13 +4,20 @@
 //! carries the worker's duty. Its outputs lie in a folder of their own and are kept until the owner
 //! has them, has gone, or `output_kept` has passed since the job ended.
 //!
+//! Of a shard that has a copy here, the input tables that the copy holds are read where they are:
+//! those whose content is what the owner names. The rest is fetched.
+//!
 //! # Failure modes
 //!
 //! - The owner goes away: the stream of events breaks, the job is cancelled, its folder removed.
 //! - This process dies: the next start empties the worker's folder.
+//! - A table of the copy is damaged: RocksDB finds it by the checksum of a block. The job begins anew
+//!   with the owner's tables, unless the owner has some of its outputs already; then it fails. The
+//!   copy's tables are not used again until they were compared.
 //! - The disk is full, a range does not come, RocksDB refuses: the owner gets the reason and
 //!   compacts locally.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +38,7 @@ use ecotone_types::{Duty, ServerId};
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
+use crate::copies::{NamedTable, TableContent, number_of};
 use crate::error::{Error, Result};
 use crate::member::Member;
 use crate::steps::Step;
@@ -226,6 +234,7 @@ fn run(
     sender: &EventSender,
     bytes_read: &Arc<AtomicU64>,
 ) -> Result<Finished> {
+    check_epoch(member, offer)?;
     let began = Instant::now();
     let before = member.thread_use();
     let owner = ServerId::new(&offer.owner).map_err(|error| Error::Worker(error.to_string()))?;
@@ -237,10 +246,64 @@ fn run(
         member.traffic.clone(),
         bytes_read.clone(),
     )?;
+    let format = table_format(offer);
+    let mut held = Held::find(member, offer, job);
+    let tap = Arc::new(OutputTap {
+        job: job.clone(),
+        sender: sender.clone(),
+        member: member.clone(),
+        written: AtomicU64::new(0),
+        announced: AtomicU64::new(0),
+    });
     let store_directory = PathBuf::from(&offer.store_directory);
-    let files =
-        OwnerFiles::new(store_directory.clone(), &offer.files, client.clone(), member.options.limits.chunk_bytes);
-    let format = TableFormat {
+    let chunk_bytes = member.options.limits.chunk_bytes;
+    let result = loop {
+        let files = OwnerFiles::new(store_directory.clone(), &offer.files, client.clone(), chunk_bytes);
+        let outcome = run_remote_compaction(WorkerRequest {
+            store_directory: store_directory.clone(),
+            output_name: offer.output_name.clone(),
+            output_directory: job.folder.clone(),
+            input: &offer.input,
+            files: Arc::new(files.with_files_here(held.paths.clone())),
+            tap: Some(tap.clone()),
+            cancel: job.cancel.clone(),
+            options: WorkerOptions::new(format),
+        });
+        match outcome {
+            Ok(result) => break result,
+            // Who reads its own files cannot blame the owner's. What the owner has fetched cannot be
+            // taken back.
+            Err(WorkerError::Corrupt(detail)) if !held.paths.is_empty() => {
+                warn!(owner = offer.owner, job = offer.job, detail, "a table of this server's copy is damaged");
+                held.distrust(member, offer);
+                held = Held::default();
+                if tap.announced.load(Ordering::Relaxed) > 0 {
+                    return Err(Error::Worker(detail));
+                }
+                empty(&job.folder)?;
+                tap.written.store(0, Ordering::Relaxed);
+            }
+            Err(WorkerError::Declined(detail)) => return Err(Error::Declined(DeclineReason::StaleInput, detail)),
+            Err(WorkerError::Canceled) => return Err(Error::Cancelled),
+            Err(other) => return Err(Error::Worker(other.to_string())),
+        }
+    };
+    check_epoch(member, offer)?;
+    keep_outputs(member, offer, &job.folder);
+    let used = member.thread_use().since(before);
+    Ok(Finished {
+        result_crc32c: crc32c::crc32c(&result),
+        result,
+        compaction_seconds: began.elapsed().as_secs_f64(),
+        cpu_seconds: used.cpu_seconds,
+        joules: used.joules,
+        input_bytes_read: client.bytes_received(),
+        held_bytes: held.bytes,
+    })
+}
+
+fn table_format(offer: &JobOffer) -> TableFormat {
+    TableFormat {
         block_bytes: offer.block_bytes,
         bloom_bits_per_key: offer.bloom_bits_per_key,
         collects: Collects {
@@ -250,36 +313,81 @@ fn run(
                 .map_or(MAX_FILTER_BITS, |bits| bits.min(MAX_FILTER_BITS)),
             expiry: offer.tells_expiry,
         },
-    };
-    let result = run_remote_compaction(WorkerRequest {
-        store_directory,
-        output_name: offer.output_name.clone(),
-        output_directory: job.folder.clone(),
-        input: &offer.input,
-        files: Arc::new(files),
-        tap: Some(Arc::new(OutputTap {
-            job: job.clone(),
-            sender: sender.clone(),
-            member: member.clone(),
-            written: AtomicU64::new(0),
-        })),
-        cancel: job.cancel.clone(),
-        options: WorkerOptions::new(format),
-    })
-    .map_err(|error| match error {
-        WorkerError::Declined(detail) => Error::Declined(DeclineReason::StaleInput, detail),
-        WorkerError::Canceled => Error::Cancelled,
-        other => Error::Worker(other.to_string()),
-    })?;
-    let used = member.thread_use().since(before);
-    Ok(Finished {
-        result_crc32c: crc32c::crc32c(&result),
-        result,
-        compaction_seconds: began.elapsed().as_secs_f64(),
-        cpu_seconds: used.cpu_seconds,
-        joules: used.joules,
-        input_bytes_read: client.bytes_received(),
-    })
+    }
+}
+
+/// A job of an epoch that has ended, as far as the copy here knows, is for nobody.
+fn check_epoch(member: &Member, offer: &JobOffer) -> Result<()> {
+    let epoch = member.held_copies().filter(|_| offer.shard > 0).and_then(|copies| copies.epoch_of(offer.shard));
+    if epoch.is_some_and(|epoch| epoch > offer.epoch) {
+        let detail = format!("shard {} is beyond epoch {} of the job", offer.shard, offer.epoch);
+        return Err(Error::Declined(DeclineReason::StaleInput, detail));
+    }
+    Ok(())
+}
+
+/// The input tables of a job that this server's copy of the shard holds.
+#[derive(Default)]
+struct Held {
+    /// By name: links of the job's own, so nothing that becomes of the copy takes them away.
+    paths: HashMap<String, PathBuf>,
+    contents: Vec<TableContent>,
+    bytes: u64,
+}
+
+impl Held {
+    fn find(member: &Member, offer: &JobOffer, job: &WorkerJob) -> Held {
+        let Some(copies) = member.held_copies().filter(|_| offer.shard > 0) else { return Held::default() };
+        let named = offer.files.iter().filter_map(|file| {
+            // So that no name leads out of the folder.
+            number_of(&file.name)?;
+            let content = TableContent::from_wire(file.bytes, &file.content_hash)?;
+            Some((file.name.clone(), NamedTable { content, link: job.held_folder.join(&file.name) }))
+        });
+        let (names, tables): (Vec<String>, Vec<NamedTable>) = named.unzip();
+        if tables.is_empty() {
+            return Held::default();
+        }
+        if let Err(error) = std::fs::create_dir(&job.held_folder) {
+            debug!(folder = %job.held_folder.display(), %error, "no folder for links: all input is fetched");
+            return Held::default();
+        }
+        let mut held = Held::default();
+        for ((name, table), is_held) in names.into_iter().zip(&tables).zip(copies.link(offer.shard, &tables)) {
+            // Whatever the copy has compared: RocksDB would look for the end of a table where the owner's is.
+            let is_whole = || std::fs::metadata(&table.link).is_ok_and(|file| file.len() == table.content.bytes);
+            if is_held && is_whole() {
+                held.bytes += table.content.bytes;
+                held.contents.push(table.content);
+                held.paths.insert(name, table.link.clone());
+            }
+        }
+        held
+    }
+
+    /// One of them, at least, cannot be read: the job goes on with the owner's, and so does the next.
+    fn distrust(&self, member: &Member, offer: &JobOffer) {
+        if let Some(copies) = member.held_copies() {
+            self.contents.iter().for_each(|content| copies.distrust(offer.shard, *content));
+        }
+    }
+}
+
+/// Removes what a job has written that nobody was told of.
+fn empty(folder: &Path) -> Result<()> {
+    let failed = |error| Error::io("empty a job's folder", folder, error);
+    std::fs::remove_dir_all(folder).and_then(|()| std::fs::create_dir(folder)).map_err(failed)
+}
+
+/// Offers the tables that a job has made to the copy here: it wants them soon, if the owner takes
+/// them.
+fn keep_outputs(member: &Member, offer: &JobOffer, folder: &Path) {
+    let Some(copies) = member.held_copies().filter(|_| offer.shard > 0) else { return };
+    let Ok(made) = std::fs::read_dir(folder) else { return };
+    let tables = made.flatten().map(|entry| entry.path());
+    for table in tables.filter(|path| path.extension().is_some_and(|end| end == "sst")) {
+        copies.keep(offer.shard, &table);
+    }
 }
 
 /// Lets the owner fetch each output table as soon as it is complete, and stops a job that writes
@@ -289,6 +397,8 @@ struct OutputTap {
     sender: EventSender,
     member: Arc<Member>,
     written: AtomicU64,
+    /// Tables that the owner was told of.
+    announced: AtomicU64,
 }
 
 impl OutputTap {
@@ -296,6 +406,7 @@ impl OutputTap {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Ok(()) };
         self.job.export.add(name, &self.job.folder.join(name))?;
         self.member.step(Step::OutputReady);
+        self.announced.fetch_add(1, Ordering::Relaxed);
         // An owner that is gone is noticed by the task that keeps it informed.
         send(&self.sender, &self.job.cancel, Event::OutputReady(OutputReady { file: name.to_owned(), bytes }));
         Ok(())

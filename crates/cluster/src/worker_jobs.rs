@@ -25,6 +25,8 @@ use crate::error::{Error, Result};
 
 /// How the names of jobs' folders begin.
 const JOB_FOLDER: &str = "job-";
+/// What a job's folder for links to its inputs is called beyond that.
+const HELD_SUFFIX: &str = "held";
 /// Input files of one job. RocksDB's largest compactions have some hundreds.
 const MAX_INPUT_FILES: usize = 4096;
 /// Input tables that a compaction reads at a time, for the estimate of its memory: all of L0 and
@@ -55,6 +57,8 @@ pub(crate) struct WorkerJobs {
 pub(crate) struct WorkerJob {
     /// Of its outputs.
     pub(crate) folder: PathBuf,
+    /// Of links to the input tables that a copy here holds; not there where it holds none.
+    pub(crate) held_folder: PathBuf,
     memory_bytes: u64,
     input_bytes: u64,
     pub(crate) export: ExportGuard,
@@ -71,10 +75,12 @@ impl WorkerJob {
 
 impl Drop for WorkerJob {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.folder)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            warn!(folder = %self.folder.display(), %error, "a finished job's folder could not be removed");
+        for folder in [&self.folder, &self.held_folder] {
+            if let Err(error) = std::fs::remove_dir_all(folder)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                warn!(folder = %folder.display(), %error, "a finished job's folder could not be removed");
+            }
         }
     }
 }
@@ -244,6 +250,7 @@ impl WorkerJobs {
         let folder = self.directory.join(format!("{JOB_FOLDER}{}", self.next_folder.fetch_add(1, Ordering::Relaxed)));
         std::fs::create_dir(&folder).map_err(|error| Error::io("create a job's folder", &folder, error))?;
         let job = Arc::new(WorkerJob {
+            held_folder: folder.with_extension(HELD_SUFFIX),
             folder,
             memory_bytes,
             input_bytes: offer.input_bytes,

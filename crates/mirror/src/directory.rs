@@ -1261,6 +1261,38 @@ impl Directory {
         }
     }
 
+    /// Links a table that holds this to `to`; false where there is none. The link keeps its bytes,
+    /// whatever becomes of the copy. It is found by its content, which was compared when it came, and
+    /// has not been written to since; its number says nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub fn link_table(&self, content: ContentId, to: &Path) -> Result<bool> {
+        let Some(file) = self.catalog.lock().find(content).filter(|file| file.kind == FileKind::Table) else {
+            return Ok(false);
+        };
+        match record::link(&path_of(&self.path, file), to) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Error::io("link", to, error)),
+        }
+    }
+
+    /// Who read a table that should hold this found that it does not: what it holds is not known any
+    /// more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub fn distrust(&self, content: ContentId) -> Result<()> {
+        let mut catalog = self.catalog.lock();
+        while let Some(file) = catalog.find(content) {
+            catalog.remove(file)?;
+        }
+        Ok(())
+    }
+
     /// Before the engine opens it for writing, as the primary of an epoch that begins at `at`: drops
     /// what is pending, and raises the numbers that are given. Returns the least number that segments
     /// may get. Nothing is taken or recorded from then on, until it is [`closed`](Self::closed).

@@ -15,6 +15,7 @@ mod files;
 mod instructions;
 mod kept;
 mod logs;
+pub mod made;
 pub mod names;
 mod opening;
 pub mod pending;

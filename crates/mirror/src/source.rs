@@ -161,6 +161,8 @@ struct Known {
     len: u64,
     /// What it holds, once it is finished.
     content: Option<ContentId>,
+    /// When that was said.
+    finished: Option<Instant>,
     link: Option<Arc<Link>>,
     /// Whether a link was tried, whatever came of it.
     was_linked: bool,
@@ -176,6 +178,7 @@ impl Known {
         Self {
             len: 0,
             content: None,
+            finished: None,
             link: None,
             was_linked: false,
             last_item: 0,
@@ -537,6 +540,14 @@ impl Source {
         }
     }
 
+    /// What a finished table or segment holds, and for how long the stream has said so.
+    pub fn content_of(&self, file: FileName) -> Option<(ContentId, Duration)> {
+        let state = self.state.lock();
+        let known = state.files.get(&file)?;
+        let content = known.content.filter(|content| content.hash != UNREADABLE)?;
+        Some((content, known.finished?.elapsed()))
+    }
+
     fn release(&self, mut state: MutexGuard<'_, State>) {
         if state.released.is_empty() {
             return;
@@ -872,6 +883,7 @@ impl Source {
         // An append that failed half was in the stream, and nothing was written over it.
         let is_longer = known.is_appended_to && known.len > content.len;
         known.content = Some(content);
+        known.finished = Some(Instant::now());
         known.len = content.len;
         known.is_in_stream = true;
         if is_longer {

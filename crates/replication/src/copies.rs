@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -274,6 +275,36 @@ impl Copies {
     /// What servers have said of their copies, where this one leads; else nothing.
     pub fn reports(&self) -> Vec<Reported> {
         self.core.to_leader.reports.lock().values().copied().collect()
+    }
+
+    /// The epoch of a shard that has a copy here, as that knows it.
+    pub fn epoch_of(&self, shard: ShardId) -> Option<Epoch> {
+        self.core.table.get(shard).map(|copy| copy.epoch())
+    }
+
+    /// Links those of these tables that the copy of the shard here holds, each to its path. Says which
+    /// it does. Their contents were compared when they came, and they were not written to since.
+    ///
+    /// # Errors
+    /// There is no such copy, or its files are being changed.
+    pub fn link_tables(&self, shard: ShardId, tables: Vec<(ContentId, PathBuf)>) -> Result<Vec<bool>> {
+        self.core.table.get(shard).ok_or_else(|| no_copy(shard))?.link_tables(tables)
+    }
+
+    /// Who read the table that should hold this found that it does not.
+    pub fn distrust(&self, shard: ShardId, content: ContentId) {
+        if let Some(copy) = self.core.table.get(shard) {
+            copy.inbox.put(Input::Distrust(content));
+        }
+    }
+
+    /// A job here has made this table of the shard, for its primary: the copy here takes it when the
+    /// stream names it, if it holds what that says.
+    ///
+    /// # Errors
+    /// There is no such copy; the file cannot be linked. It is fetched then.
+    pub fn keep_made(&self, shard: ShardId, path: &Path) -> Result<()> {
+        self.core.table.get(shard).ok_or_else(|| no_copy(shard))?.keep_made(path)
     }
 
     /// Has a shard handed over to another copy that is in sync, without losing anything. Answers once

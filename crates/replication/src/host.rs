@@ -9,6 +9,7 @@ use ecotone_io::tap::WriteTap;
 use ecotone_types::DutyObserver;
 
 use crate::gate::CommitGate;
+use crate::primary_tables::PrimaryTables;
 
 /// A store that is to be opened for writing.
 pub struct Opening {
@@ -22,6 +23,8 @@ pub struct Opening {
     pub least_segment: u64,
     /// What replies wait for.
     pub gate: Arc<CommitGate>,
+    /// What its tables hold, and who has copies: for jobs of it that run elsewhere.
+    pub tables: PrimaryTables,
 }
 
 /// The server around. Its methods may take long, and are called on threads of their own.

@@ -147,6 +147,11 @@ impl Links {
         *self.0.small.incoming.write() = Some(Arc::downgrade(incoming));
     }
 
+    /// The name of a server, by the map.
+    pub(crate) fn name_of(&self, member: MemberId) -> Option<ServerId> {
+        self.0.small.known.borrow().map.server(member).map(|server| server.name.clone())
+    }
+
     pub(crate) fn bulk(&self) -> &Paths {
         &self.0.bulk
     }

@@ -13,7 +13,7 @@
 //! store and messages of others only lock the machine or the inbox for a moment.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -25,6 +25,7 @@ use ecotone_control::map::Shard;
 use ecotone_mirror::comparing::Held;
 use ecotone_mirror::directory::{Directory, SyncDone, Want, check_fetched};
 use ecotone_mirror::error::Error as MirrorError;
+use ecotone_mirror::made::Made;
 use ecotone_mirror::names::FileName;
 use ecotone_mirror::readers::{MAX_CLOSE_TIME, Readers};
 use ecotone_mirror::recipe::spared_bytes;
@@ -52,6 +53,7 @@ use crate::gate::{CommitGate, Copied};
 use crate::host::{Host, Opening};
 use crate::leases::Leases;
 use crate::links::Links;
+use crate::primary_tables::PrimaryTables;
 use crate::published::{Published, Publisher};
 use crate::repairing::Scrubbed;
 
@@ -115,6 +117,10 @@ pub(crate) enum Input {
     HeldAsked(mpsc::SyncSender<Result<Held>>),
     ReplaceAsked(Want, mpsc::SyncSender<Result<bool>>),
     RebuildAsked(mpsc::SyncSender<Result<()>>),
+    /// Tables that a job reads, by what they hold, and where each is to be linked.
+    LinksAsked(Vec<(ContentId, PathBuf)>, mpsc::SyncSender<Result<Vec<bool>>>),
+    /// A job found that the table that should hold this does not.
+    Distrust(ContentId),
     /// By people, or for the leader.
     Stop,
 }
@@ -177,6 +183,8 @@ pub(crate) struct Shared {
     pub(crate) inbox: Inbox,
     pub(crate) publisher: Publisher,
     source: RwLock<Option<Arc<Source>>>,
+    /// Tables that jobs here made for the primary.
+    made: Mutex<Made>,
     leases: Arc<Leases>,
     level: Mutex<Level>,
     facts: Mutex<Facts>,
@@ -187,6 +195,7 @@ pub(crate) struct Shared {
     is_over: AtomicBool,
     bytes_applied: AtomicU64,
     bytes_sent: AtomicU64,
+    bytes_made: AtomicU64,
     bytes_spared: AtomicU64,
     /// Who reads its files, while it is a replica.
     pub(crate) readers: Arc<Readers>,
@@ -245,6 +254,8 @@ pub struct Facts {
     pub bytes_spared: u64,
     /// What comparing its files has come to.
     pub scrubbed: Scrubbed,
+    /// Bytes of tables that a job here had made for the primary, and that were not fetched.
+    pub bytes_made: u64,
 }
 
 impl Sink for Shared {
@@ -340,6 +351,39 @@ impl Shared {
         !self.state.lock().is_broken && self.machine.lock().copy.may_promise(epoch)
     }
 
+    /// Whether it is the primary of this epoch, and will be until further notice.
+    pub(crate) fn is_primary_in(&self, epoch: Epoch) -> bool {
+        let machine = self.machine.lock();
+        machine.copy.primary().is_some_and(|primary| primary.epoch() == epoch && !primary.is_closed())
+    }
+
+    /// The epoch that the map names, as this copy knows it.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.state.lock().epoch
+    }
+
+    /// The other copies that follow this primary: how far they are is known.
+    pub(crate) fn followers(&self) -> Vec<MemberId> {
+        let facts = self.facts.lock();
+        facts.lag_bytes.iter().filter(|(_, lag)| lag.is_some()).map(|(member, _)| *member).collect()
+    }
+
+    /// What a finished file of the primary that is open here holds, and for how long copies could
+    /// have it.
+    pub(crate) fn content_of(&self, file: FileName) -> Option<(ContentId, Duration)> {
+        self.source.read().as_ref()?.content_of(file)
+    }
+
+    /// Links the tables of this replica that hold these. Says which it has.
+    pub(crate) fn link_tables(&self, tables: Vec<(ContentId, PathBuf)>) -> Result<Vec<bool>> {
+        self.ask(|answer| Input::LinksAsked(tables, answer))
+    }
+
+    /// Keeps a table that a job made of this shard, until it is wanted here.
+    pub(crate) fn keep_made(&self, path: &Path) -> Result<()> {
+        Ok(self.made.lock().keep(path, now_us())?)
+    }
+
     /// The epoch that it is the primary of.
     pub(crate) fn primary_epoch(&self) -> Option<Epoch> {
         self.machine.lock().copy.primary().map(|primary| primary.epoch())
@@ -350,6 +394,7 @@ impl Shared {
         facts.bytes_applied = self.bytes_applied.load(Ordering::Relaxed);
         facts.bytes_sent = self.bytes_sent.load(Ordering::Relaxed);
         facts.bytes_spared = self.bytes_spared.load(Ordering::Relaxed);
+        facts.bytes_made = self.bytes_made.load(Ordering::Relaxed);
         facts
     }
 
@@ -541,6 +586,7 @@ impl Thread {
             directory.persist(&standing)?;
             found.standing = Some(standing);
         }
+        let made = Made::begin(&path)?;
         let mut commands = Vec::new();
         let id = (around.me, shard);
         let copy = ShardCopy::start(id, around.incarnation, found, settings, now_us(), None, &mut commands);
@@ -550,6 +596,7 @@ impl Thread {
             inbox: Inbox::default(),
             publisher: Publisher::default(),
             source: RwLock::new(None),
+            made: Mutex::new(made),
             leases: around.leases.clone(),
             level: Mutex::new(level),
             facts: Mutex::default(),
@@ -561,6 +608,7 @@ impl Thread {
             bytes_sent: AtomicU64::new(0),
             bytes_spared: AtomicU64::new(0),
             readers: Arc::default(),
+            bytes_made: AtomicU64::new(0),
         });
         let directory = directory.with_readers(shared.readers.clone());
         Ok(Thread {
@@ -711,9 +759,24 @@ impl Thread {
                 };
                 let _ = answer.send(begun);
             }
+            Input::LinksAsked(tables, answer) => {
+                let _ = answer.send(self.link_tables(&tables));
+            }
+            Input::Distrust(content) => {
+                if let Files::Replica(directory) = &self.files
+                    && let Err(error) = directory.distrust(content)
+                {
+                    self.trouble(format!("that a table of this copy is damaged cannot be recorded: {error}"));
+                }
+            }
             Input::Stop => {}
         }
         self.do_commands();
+    }
+
+    fn link_tables(&self, tables: &[(ContentId, PathBuf)]) -> Result<Vec<bool>> {
+        let Files::Replica(directory) = &self.files else { return Err(busy()) };
+        tables.iter().map(|(content, to)| Ok(directory.link_table(*content, to)?)).collect()
     }
 
     fn message(&mut self, from: MemberId, message: Message, bytes: Vec<Vec<u8>>) {
@@ -886,6 +949,9 @@ impl Thread {
         }
         self.trim();
         self.make(now_us);
+        if let Err(error) = self.shared.made.lock().expire(now_us) {
+            tracing::debug!(shard = self.shared.shard.0, %error, "a table that a job made here is not removed");
+        }
         self.fetch(now_us);
         *self.shared.state.lock() = State {
             epoch: self.map.as_ref().map_or(Epoch(0), |map| map.epoch),
@@ -1200,9 +1266,10 @@ impl Thread {
         self.trouble = None;
         let slots = self.map.as_ref().map(|map| map.slots.clone()).unwrap_or_default();
         let (shared, host, path) = (self.shared.clone(), self.around.host.clone(), self.path.clone());
+        let links = self.around.links.clone();
         info!(shard = shared.shard.0, epoch = epoch.0, "this server becomes the primary");
         self.helper("ecotone-copy-open", Duty::Flush, move || {
-            let opened = open(&shared, &*host, &path, &mut directory, epoch, slots);
+            let opened = open(&shared, &*host, (&path, &mut directory), epoch, slots, links);
             shared.inbox.put(Input::Opened(directory, opened));
         });
     }
@@ -1333,13 +1400,16 @@ impl Thread {
         let path = directory.temporary(&want);
         let (shared, around) = (self.shared.clone(), self.around.clone());
         self.helper("ecotone-copy-fetch", Duty::Replica, move || {
-            let fetched =
-                around.fetcher.file(primary, shared.shard, &want, &path, &|| shared.is_over()).and_then(|is_there| {
-                    if is_there {
-                        check_fetched(&path, &want)?;
-                    }
-                    Ok(is_there)
-                });
+            let fetched = take_made(&shared, &want, &path).and_then(|is_made| {
+                if is_made {
+                    return Ok(true);
+                }
+                let is_there = around.fetcher.file(primary, shared.shard, &want, &path, &|| shared.is_over())?;
+                if is_there {
+                    check_fetched(&path, &want)?;
+                }
+                Ok(is_there)
+            });
             shared.inbox.put(Input::Fetched(want, fetched));
         });
     }
@@ -1569,6 +1639,26 @@ fn spared_by(items: &[Item], bytes: &[Vec<u8>]) -> u64 {
     items.iter().zip(bytes).map(spared).sum()
 }
 
+/// Takes what is wanted from what jobs here have made: it is compared, as if it had been fetched.
+fn take_made(shared: &Shared, want: &Want, to: &Path) -> Result<bool> {
+    while shared.made.lock().take(want.content.len, to)? {
+        match check_fetched(to, want) {
+            Ok(()) => {
+                shared.bytes_made.fetch_add(want.content.len, Ordering::Relaxed);
+                return Ok(true);
+            }
+            // Another one that is as long.
+            Err(ecotone_mirror::error::Error::Mismatch { .. }) => {}
+            Err(error) => {
+                // Not to be written over: the job has the same file.
+                std::fs::remove_file(to).map_err(|source| Error::io("remove", to, source))?;
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(false)
+}
+
 fn busy() -> Error {
     Error::Busy("the copy is being opened, closed or built".into())
 }
@@ -1577,10 +1667,10 @@ fn busy() -> Error {
 fn open(
     shared: &Arc<Shared>,
     host: &dyn Host,
-    path: &std::path::Path,
-    directory: &mut Directory,
+    (path, directory): (&Path, &mut Directory),
     epoch: Epoch,
     slots: Vec<ecotone_control::map::SlotRange>,
+    links: Links,
 ) -> Result<()> {
     let (mark, clock_limit_ms) = shared.mark();
     let least_segment = directory.prepare_opening(mark, clock_limit_ms)?;
@@ -1588,11 +1678,12 @@ fn open(
     *shared.source.write() = Some(source.clone());
     source.take_stock()?;
     let gate = CommitGate::new(shared.clone(), epoch);
-    host.open(Opening { shard: shared.shard, slots, tap: source, least_segment, gate }).map_err(Error::Host)
+    let tables = PrimaryTables::new(shared, epoch, links);
+    host.open(Opening { shard: shared.shard, slots, tap: source, least_segment, gate, tables }).map_err(Error::Host)
 }
 
 /// Builds another directory from the files of `source`.
-fn build(shared: &Shared, around: &Around, path: &std::path::Path, session: u64, source: MemberId) -> Result<Built> {
+fn build(shared: &Shared, around: &Around, path: &Path, session: u64, source: MemberId) -> Result<Built> {
     let listing: Listing = around.fetcher.offer(source, shared.shard, session)?;
     let mut building = Building::begin(path, listing)?;
     while let Some((file, offset, len)) = building.next() {

@@ -1,11 +1,13 @@
-//! The copies of shards on this server: what replication asks of it, and the gates that replies
-//! wait for.
+//! The copies of shards on this server: what replication asks of it, the gates that replies wait
+//! for, and what jobs that run elsewhere know of copies.
 //!
 //! Threads: stores are opened and closed on threads of replication.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use ecotone_cluster::copies::{HeldCopies, NamedTable, PrimaryCopy, TableContent};
 use ecotone_control::ids::{DirectoryId, ShardId as MapShardId};
 use ecotone_energy::{EnergyThread, PromotionWait, ThreadDuties};
 use ecotone_engine::Durability;
@@ -14,15 +16,16 @@ use ecotone_keyspace::{ShardError, ShardId};
 use ecotone_membership::Membership;
 use ecotone_replica::commit;
 use ecotone_replica::position::Position;
+use ecotone_replica::stream::ContentId;
 use ecotone_replication::links::{Links, Route};
 use ecotone_replication::service::Service;
-use ecotone_replication::{CommitGate as CopiesGate, Copies, Host, Opening, Parts};
-use ecotone_types::DutyObserver;
+use ecotone_replication::{CommitGate as CopiesGate, Copies, Host, Opening, Parts, PrimaryTables};
+use ecotone_types::{DutyObserver, ServerId};
 use tokio::runtime::Handle;
 
 use crate::error::{Error, Result};
 use crate::shards::{Owner, Shards};
-use crate::stores::{ShardOptions, Stores};
+use crate::stores::{Copied, ShardOptions, Stores};
 
 /// Drives the copies that the federation gives to this server.
 ///
@@ -131,7 +134,7 @@ impl Host for Server {
     }
 
     fn open(&self, opening: Opening) -> std::result::Result<(), String> {
-        let Opening { shard, slots, tap, least_segment, gate } = opening;
+        let Opening { shard, slots, tap, least_segment, gate, tables } = opening;
         let slots: Vec<(u16, u16)> = slots.iter().map(|range| (range.first, range.last)).collect();
         let least_segment = u32::try_from(least_segment).map_err(|_| "no numbers of segments are left".to_owned())?;
         let gate = Arc::new(Waiting(gate));
@@ -139,10 +142,9 @@ impl Host for Server {
         if self.0.energy.promoted() == PromotionWait::BelowSpeed {
             tracing::info!(shard = shard.0, "a promoted copy takes writes before its cores are fast");
         }
-        self.0
-            .shards
-            .become_primary(ShardId(shard.0), &slots, tap, least_segment, gate)
-            .map_err(|error| error.to_string())
+        let primary: Option<Arc<dyn PrimaryCopy>> = Some(Arc::new(Primary(tables)));
+        let copied = Copied { tap, least_segment, gate, primary };
+        self.0.shards.become_primary(ShardId(shard.0), &slots, copied).map_err(|error| error.to_string())
     }
 
     fn close(&self, shard: MapShardId) -> std::result::Result<(), String> {
@@ -167,6 +169,75 @@ impl Stores {
     /// The folder of a shard's store, whether it is there or not.
     fn directory_of(&self, id: ShardId) -> PathBuf {
         ShardOptions { id, slots: Vec::new() }.directory(self.server_directory())
+    }
+}
+
+/// The tables of a primary, as jobs that run elsewhere know them.
+struct Primary(PrimaryTables);
+
+impl PrimaryCopy for Primary {
+    fn shard(&self) -> u32 {
+        self.0.shard().0
+    }
+
+    fn epoch(&self) -> u64 {
+        self.0.epoch().0
+    }
+
+    fn is_primary(&self) -> bool {
+        self.0.is_primary()
+    }
+
+    fn content_of(&self, table: u64) -> Option<(TableContent, Duration)> {
+        let (content, age) = self.0.content_of(table)?;
+        Some((TableContent { bytes: content.len, hash: content.hash }, age))
+    }
+
+    fn holders(&self) -> Vec<ServerId> {
+        self.0.holders()
+    }
+}
+
+/// The copies here, as jobs of other servers use them. They are not kept alive.
+pub(crate) fn held_by(copies: &Arc<Copies>) -> Arc<dyn HeldCopies> {
+    Arc::new(Held(Arc::downgrade(copies)))
+}
+
+struct Held(Weak<Copies>);
+
+fn content_id(content: TableContent) -> ContentId {
+    ContentId { len: content.bytes, hash: content.hash }
+}
+
+impl HeldCopies for Held {
+    fn epoch_of(&self, shard: u32) -> Option<u64> {
+        Some(self.0.upgrade()?.epoch_of(MapShardId(shard))?.0)
+    }
+
+    fn link(&self, shard: u32, tables: &[NamedTable]) -> Vec<bool> {
+        let wanted = tables.iter().map(|table| (content_id(table.content), table.link.clone())).collect();
+        let linked = self.0.upgrade().map(|copies| copies.link_tables(MapShardId(shard), wanted));
+        match linked {
+            Some(Ok(linked)) => linked,
+            Some(Err(error)) => {
+                tracing::debug!(shard, %error, "a job reads nothing of the copy here");
+                vec![false; tables.len()]
+            }
+            None => vec![false; tables.len()],
+        }
+    }
+
+    fn distrust(&self, shard: u32, content: TableContent) {
+        if let Some(copies) = self.0.upgrade() {
+            copies.distrust(MapShardId(shard), content_id(content));
+        }
+    }
+
+    fn keep(&self, shard: u32, table: &Path) {
+        let kept = self.0.upgrade().map(|copies| copies.keep_made(MapShardId(shard), table));
+        if let Some(Err(error)) = kept {
+            tracing::debug!(shard, %error, "what a job has made is not kept for the copy here");
+        }
     }
 }
 

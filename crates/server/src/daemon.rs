@@ -50,7 +50,7 @@ use crate::replica_reads::{Reads, ReadsHandle};
 use crate::requests::Requests;
 use crate::sample_base::{SampleBase, counting_from};
 use crate::shards::{Follower, Shards, shards_of};
-use crate::stores::{Opening, Stores};
+use crate::stores::{Copied, Opening, Stores};
 
 /// Time between two samples: the papers' monitors take one a second.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -318,6 +318,7 @@ impl Daemon {
                 let copies = copies::start(membership, federation.runtime(), parts, durability, &copies_service)?;
                 let copies = Arc::new(copies);
                 copies_handle.drives(&copies);
+                federation.set_held_copies(copies::held_by(&copies));
                 Some(copies)
             }
             _ => None,
@@ -406,7 +407,8 @@ impl Daemon {
         least_segment: u32,
         gate: Arc<dyn CommitGate>,
     ) -> Result<()> {
-        self.shards.become_primary(id, slots, tap, least_segment, gate)
+        // Nobody says who has copies: jobs of it send all their input.
+        self.shards.become_primary(id, slots, Copied { tap, least_segment, gate, primary: None })
     }
 
     /// Holds a shard no more, whatever is in it; clients should have been told before. At once no

@@ -277,6 +277,7 @@ impl JobObserver for SamplerState {
                 input_level: report.input_level.unsigned_abs(),
                 output_level: report.output_level.unsigned_abs(),
                 input_bytes: report.input_bytes.0,
+                held_bytes: report.held_bytes.0,
                 output_bytes: report.output_bytes.0,
                 seconds: report.seconds.0,
                 joules: report.joules.0,

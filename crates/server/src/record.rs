@@ -106,6 +106,9 @@ pub struct Job {
     pub output_level: u32,
     /// Bytes read.
     pub input_bytes: u64,
+    /// Of these, what was not sent, since the worker held it in a copy of the shard.
+    #[serde(default)]
+    pub held_bytes: u64,
     /// Bytes written.
     pub output_bytes: u64,
     /// From placement to installation.

@@ -19,8 +19,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ecotone_control::map::{Map, Shard};
-use ecotone_io::tap::WriteTap;
-use ecotone_keyspace::gate::CommitGate;
 use ecotone_keyspace::{OpenShard, ShardError, ShardId, Slot, SlotRanges};
 use ecotone_membership::{Known, Membership};
 use ecotone_replication::is_replicated;
@@ -31,7 +29,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::error::{Error, Result};
-use crate::stores::{ShardOptions, Stores};
+use crate::stores::{Copied, ShardOptions, Stores};
 
 /// After a failure it is tried again so much later.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -121,17 +119,10 @@ impl Shards {
     }
 
     /// See [`Daemon::become_primary`](crate::Daemon::become_primary).
-    pub(crate) fn become_primary(
-        &self,
-        id: ShardId,
-        slots: &[(u16, u16)],
-        tap: Arc<dyn WriteTap>,
-        least_segment: u32,
-        gate: Arc<dyn CommitGate>,
-    ) -> Result<()> {
+    pub(crate) fn become_primary(&self, id: ShardId, slots: &[(u16, u16)], copied: Copied) -> Result<()> {
         let _changing = self.changing.lock();
         let shard = ShardOptions { id, slots: slots.to_vec() };
-        self.hold(self.stores.open_primary(&shard, tap, least_segment, gate)?)
+        self.hold(self.stores.open_primary(&shard, copied)?)
     }
 
     /// A store that was opened is served from now on; where it cannot be, it is closed again.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ecotone_cluster::copies::PrimaryCopy;
 use ecotone_cluster::{Federation, StoreOffload};
 use ecotone_energy::ThreadDuties;
 use ecotone_engine::{
@@ -163,10 +164,15 @@ impl Done {
 }
 
 /// What makes a store that of a primary whose shard has copies elsewhere.
-struct Copied {
-    tap: Arc<dyn WriteTap>,
-    least_segment: u32,
-    gate: Arc<dyn CommitGate>,
+pub(crate) struct Copied {
+    /// All that changes in its folder is told to it, from the first change on.
+    pub(crate) tap: Arc<dyn WriteTap>,
+    /// The segments that it begins have numbers from here on.
+    pub(crate) least_segment: u32,
+    /// What replies wait for.
+    pub(crate) gate: Arc<dyn CommitGate>,
+    /// What jobs of it that run elsewhere know of its copies, where there may be some.
+    pub(crate) primary: Option<Arc<dyn PrimaryCopy>>,
 }
 
 impl Stores {
@@ -226,7 +232,11 @@ impl Stores {
         if let Some(above) = directory.parent() {
             make_folder(above).map_err(|source| Error::Folder { path: above.to_path_buf(), source })?;
         }
-        let placed = federation.store_offload();
+        let primary = copied.as_ref().and_then(|copied| copied.primary.clone());
+        let placed = match primary {
+            Some(primary) => federation.store_offload_of(primary),
+            None => federation.store_offload(),
+        };
         let events = Events {
             placed: placed.clone(),
             note_stall: note_stall.clone(),
@@ -265,22 +275,14 @@ impl Stores {
         self.open_another(shard, None)
     }
 
-    /// The same of a shard that has copies on other servers, of which this one has the primary: all
-    /// that changes in its folder is told to `tap`, from the first change on; nothing is left in
-    /// logs that were there before; the segments that it begins have numbers from `least_segment`
-    /// on; replies wait for `gate`.
+    /// The same of a shard that has copies on other servers, of which this one has the primary.
+    /// Nothing is left in logs that were there before.
     ///
     /// # Errors
     ///
     /// Those of an opening; it is open already.
-    pub(crate) fn open_primary(
-        &self,
-        shard: &ShardOptions,
-        tap: Arc<dyn WriteTap>,
-        least_segment: u32,
-        gate: Arc<dyn CommitGate>,
-    ) -> Result<OpenShard> {
-        self.open_another(shard, Some(Copied { tap, least_segment, gate }))
+    pub(crate) fn open_primary(&self, shard: &ShardOptions, copied: Copied) -> Result<OpenShard> {
+        self.open_another(shard, Some(copied))
     }
 
     /// Opens the files of a copy, which replication writes, to be read. The store is no one of these:

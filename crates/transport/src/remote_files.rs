@@ -7,6 +7,11 @@
 //! a short window of ranges: the one in use, the one before (reads overlap at block borders) and
 //! the next, which is already on its way. Each byte crosses the network once.
 //!
+//! # Files that are here as well
+//!
+//! What the worker's copy of the shard holds is read from this server's disk. One that cannot be
+//! opened there is fetched.
+//!
 //! # Failure
 //!
 //! A range that does not come in time or not at all is an I/O error of the compaction, which ends
@@ -21,8 +26,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ecotone_io::objects::Object;
 use ecotone_io::remote_files::{RangedRead, RemoteFiles};
 use parking_lot::Mutex;
+use tracing::warn;
 
 use crate::file_client::{FileClient, Pending};
 use crate::protocol::wire::InputFile;
@@ -38,6 +45,8 @@ pub struct OwnerFiles {
     client: Arc<FileClient>,
     chunk_bytes: usize,
     sizes: HashMap<String, u64>,
+    /// Those that are on this server as well: by name, where.
+    here: HashMap<String, PathBuf>,
     open: Mutex<HashMap<String, Arc<RemoteFile>>>,
 }
 
@@ -45,7 +54,14 @@ impl OwnerFiles {
     /// The `files` of a store at `directory`, read through `client` in ranges of `chunk_bytes`.
     pub fn new(directory: PathBuf, files: &[InputFile], client: Arc<FileClient>, chunk_bytes: usize) -> OwnerFiles {
         let sizes = files.iter().map(|file| (file.name.clone(), file.bytes)).collect();
-        OwnerFiles { directory, client, chunk_bytes, sizes, open: Mutex::default() }
+        OwnerFiles { directory, client, chunk_bytes, sizes, here: HashMap::new(), open: Mutex::default() }
+    }
+
+    /// The same, and these of the files are read from this server's disk: by name, where each is. They
+    /// hold what the owner's do.
+    #[must_use]
+    pub fn with_files_here(self, here: HashMap<String, PathBuf>) -> OwnerFiles {
+        OwnerFiles { here, ..self }
     }
 
     /// The file's name; an error if the job has no right to it. Nothing but the owner's files
@@ -63,6 +79,15 @@ impl OwnerFiles {
 impl RemoteFiles for OwnerFiles {
     fn open(&self, path: &Path) -> io::Result<Option<Arc<dyn RangedRead>>> {
         let name = self.name(path)?;
+        if let Some(here) = self.here.get(name) {
+            match Object::open(here) {
+                Ok(object) if object.len() == self.sizes[name] => return Ok(Some(Arc::new(object))),
+                Ok(object) => {
+                    warn!(path = %here.display(), bytes = object.len(), "a file of another length is fetched")
+                }
+                Err(error) => warn!(path = %here.display(), %error, "a file that cannot be opened is fetched"),
+            }
+        }
         let file = self
             .open
             .lock()

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use ecotone_cluster::copies::PrimaryCopy;
 use ecotone_cluster::steps::{Step, StepObserver};
 use ecotone_cluster::{
     Federation, JobEnded, JobObserver, JobOutcome, Limits, LoadSource, LocalLoad, Options, StoreOffload,
@@ -239,9 +240,24 @@ pub fn open(
     observer: Arc<dyn JobObserver>,
     notify: impl Fn(OffloadEvent) + Send + Sync + 'static,
 ) -> (Arc<Store>, Arc<Federation>) {
+    open_of(None, path, options, settings, observer, notify)
+}
+
+/// The same of a shard that may have copies.
+fn open_of(
+    primary: Option<Arc<dyn PrimaryCopy>>,
+    path: &Path,
+    options: Options,
+    settings: StoreSettings,
+    observer: Arc<dyn JobObserver>,
+    notify: impl Fn(OffloadEvent) + Send + Sync + 'static,
+) -> (Arc<Store>, Arc<Federation>) {
     let slots = options.limits.fallback_slots;
     let federation = Arc::new(Federation::start(options, duties(), observer).unwrap());
-    let placed = federation.store_offload();
+    let placed = match primary {
+        Some(primary) => federation.store_offload_of(primary),
+        None => federation.store_offload(),
+    };
     let offload = Arc::new(Watched::new(placed.offload(), notify));
     let events = Arc::new(Events(placed));
     let builder = Store::builder(path).settings(settings).offload(offload);
@@ -266,7 +282,28 @@ impl Owner {
         Owner { _directory: Some(directory), ..Owner::start_at(path, &worker_directory, change) }
     }
 
+    /// The primary of a shard with copies; `primary` is given the store's folder.
+    pub fn start_as_primary(
+        primary: impl FnOnce(&Path) -> Arc<dyn PrimaryCopy>,
+        change: impl FnOnce(&mut Options, &mut StoreSettings),
+    ) -> Owner {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store");
+        let worker_directory = directory.path().join("worker");
+        let primary = primary(&path);
+        Owner { _directory: Some(directory), ..Owner::start_of(Some(primary), path, &worker_directory, change) }
+    }
+
     pub fn start_at(
+        path: PathBuf,
+        worker_directory: &Path,
+        change: impl FnOnce(&mut Options, &mut StoreSettings),
+    ) -> Owner {
+        Owner::start_of(None, path, worker_directory, change)
+    }
+
+    fn start_of(
+        primary: Option<Arc<dyn PrimaryCopy>>,
         path: PathBuf,
         worker_directory: &Path,
         change: impl FnOnce(&mut Options, &mut StoreSettings),
@@ -281,7 +318,7 @@ impl Owner {
                 list.lock().unwrap().push(job);
             }
         };
-        let (store, federation) = open(&path, options, store_options, ended.clone(), notify);
+        let (store, federation) = open_of(primary, &path, options, store_options, ended.clone(), notify);
         let model = Model::new();
         Owner { store: Some(store), federation, ended, given_back, model, path, _directory: None, seed: 0 }
     }

@@ -144,7 +144,7 @@ fn offer(address: &str, token: u8) -> JobOffer {
         store_directory: "/nowhere/store".into(),
         output_name: format!("job-{token}"),
         input: b"no job at all".to_vec(),
-        files: vec![InputFile { name: "CURRENT".into(), bytes: 16 }],
+        files: vec![InputFile { name: "CURRENT".into(), bytes: 16, content_hash: Vec::new() }],
         input_bytes: 1 << 20,
         deadline_seconds: 60.0,
         block_bytes: 4096,
@@ -153,6 +153,8 @@ fn offer(address: &str, token: u8) -> JobOffer {
         filter_bits_per_key: 0,
         tells_expiry: false,
         bloom_bits_per_key: 10,
+        shard: 0,
+        epoch: 0,
     }
 }
 
@@ -177,7 +179,7 @@ fn a_worker_declines_what_it_cannot_do_and_frees_what_its_owner_leaves() {
         let of_another_version = JobOffer { protocol_version: 99, ..offer(&deaf_address, 1) };
         let mut events = client.run(of_another_version).await.unwrap().into_inner();
         assert_eq!(declined(first_event(&mut events).await), "version-mismatch");
-        let file = InputFile { name: "x".into(), bytes: 1 };
+        let file = InputFile { name: "x".into(), bytes: 1, content_hash: Vec::new() };
         let too_many = JobOffer { files: vec![file; 100_000], ..offer(&deaf_address, 1) };
         let mut events = client.run(too_many).await.unwrap().into_inner();
         assert_eq!(declined(first_event(&mut events).await), "no-memory");
@@ -359,6 +361,7 @@ fn a_finished_job_that_is_reported_again_trains_once() {
         models.iter().filter(|model| model.server.as_str() == "stranger").map(|model| model.samples).max()
     };
     let job = |number| FinishedJob {
+        held_bytes: 0,
         owner: "stranger".into(),
         worker: "stranger".into(),
         job: number,

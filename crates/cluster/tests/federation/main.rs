@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod coordinator_moves;
+mod copies;
 mod duplicates;
 mod faults;
 mod garbage_collection;

@@ -94,6 +94,7 @@ fn server(name: &str, speed: f64, policy: &str, coin: &mut Coin, colocated: u32)
                 Outcome::Local => {}
             }
             let job = Job {
+                held_bytes: 0,
                 at_s,
                 job: second,
                 owner: name.to_owned(),

@@ -131,6 +131,7 @@ impl Server {
             self.record(Record::Sample(Sample { at_s, ops, l0_tables: 3, colocated_threads, ..Sample::default() }));
         }
         self.record(Record::Job(Job {
+            held_bytes: 0,
             at_s: 1.0,
             job: 7,
             owner: self.name.clone(),

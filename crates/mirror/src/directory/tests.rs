@@ -1524,4 +1524,35 @@ fn offered_names_are_those_of_the_directory() {
     assert!(!left.iter().any(|name| name.starts_with("offer-")));
 }
 
+#[test]
+fn a_table_is_linked_by_what_it_holds_whatever_its_number_and_not_once_it_was_changed() {
+    let world = World::new(8).run(60);
+    let mut copy = caught_up(&world, world.items.len());
+    copy.finish();
+    let (file, bytes) = world.files.iter().find(|(file, _)| file.kind == FileKind::Table).unwrap();
+    let content = content_id(bytes);
+    let to = copy._above.path().join("linked");
+    assert!(copy.directory().link_table(content, &to).unwrap());
+    assert_eq!(&fs::read(&to).unwrap(), bytes);
+    // Of the same length and under the same number, and another one.
+    let other = ContentId { hash: content.hash ^ 1, ..content };
+    let elsewhere = copy._above.path().join("other");
+    assert!(!copy.directory().link_table(other, &elsewhere).unwrap() && !elsewhere.exists());
+    // The copy may lose it: whoever has the link has its bytes.
+    let path = path_of(&copy.path, *file);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(&fs::read(&to).unwrap(), bytes);
+    assert!(!copy.directory().link_table(content, &elsewhere).unwrap());
+    // Another file of the same name is not the one that was compared.
+    fs::write(&path, bytes.iter().map(|byte| byte ^ 1).collect::<Vec<_>>()).unwrap();
+    assert!(!copy.directory().link_table(content, &elsewhere).unwrap());
+    // Nor is one of which somebody has found that it is not what it should be.
+    fs::remove_file(&path).unwrap();
+    fs::hard_link(&to, &path).unwrap();
+    assert!(copy.directory().link_table(content, &elsewhere).unwrap());
+    copy.directory().distrust(content).unwrap();
+    let third = copy._above.path().join("third");
+    assert!(!copy.directory().link_table(content, &third).unwrap());
+}
+
 mod comparing;

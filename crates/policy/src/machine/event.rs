@@ -6,7 +6,7 @@ use crate::prequential::relative_error;
 use ecotone_types::units::{Bytes, Joules, Seconds};
 use ecotone_types::{JobId, JobPurpose, ServerId};
 
-use super::message::{JobReport, LoadSample, PlacementAnswer, PlacementRequest, Prediction};
+use super::message::{Holder, JobReport, LoadSample, PlacementAnswer, PlacementRequest, Prediction};
 use super::reason::{DeclineReason, FailureReason, LocalReason};
 
 /// How an offload ended at its owner.
@@ -52,6 +52,8 @@ pub enum Event {
         /// Until when it must have ended for another reason than a stall: that long space lasts.
         /// `None`: there is no such reason.
         deadline: Option<Seconds>,
+        /// Servers with a copy of the shard, and how much of the input each holds.
+        holders: Vec<Holder>,
     },
     /// Coordinator: a server asks for a worker.
     PlacementRequested {

@@ -93,7 +93,7 @@ impl GlobalSystem {
         let candidates: Vec<Candidate> = self
             .eligible(now, request)
             .filter_map(|(server, ..)| {
-                let prediction = predictor.remote(now, server, &request.owner, request.shape())?;
+                let prediction = predictor.remote(now, server, &request.owner, request.shape_on(server))?;
                 Some(Candidate { server: server.clone(), prediction })
             })
             .collect();
@@ -137,14 +137,27 @@ impl GlobalSystem {
         let limits =
             QueueLimits { min_cores: parameters.min_free_cores, min_network: parameters.min_free_network_bytes_per_s };
         let head = queue_order::head(&statuses, limits).ok_or(LocalReason::NoServerEnabled)?;
-        let prediction =
-            predictor.remote(now, &head.server, &request.owner, request.shape()).ok_or(LocalReason::NoPrediction)?;
-        let is_faster = match predictor.edge_code(now, &head.server, &request.owner, request.shape().class) {
-            Some(edge_code) => edge_code.offload_is_faster(request.input_bytes),
-            // The owner has never reported: its own word for its own time.
-            None => prediction.seconds < request.local_time.ok_or(LocalReason::NoPrediction)?,
+        let candidate = |server: &ServerId| {
+            let prediction = predictor.remote(now, server, &request.owner, request.shape_on(server))?;
+            Some(Candidate { server: server.clone(), prediction })
         };
-        if is_faster { Ok(Candidate { server: head.server.clone(), prediction }) } else { Err(LocalReason::NotFaster) }
+        let head = candidate(&head.server).ok_or(LocalReason::NoPrediction)?;
+        // EdgePilot knows of no copies: its queue is in the order of processors and networks. A server
+        // that holds one takes the head's place where it is predicted faster.
+        let is_held = |server: &ServerId| request.holders.iter().any(|holder| holder.server == *server);
+        let holders = statuses.iter().filter(|status| is_held(&status.server));
+        let nearest = target::fastest(&holders.filter_map(|status| candidate(&status.server)).collect::<Vec<_>>())
+            .filter(|nearest| nearest.prediction.seconds < head.prediction.seconds)
+            .cloned();
+        let chosen = nearest.unwrap_or(head);
+        let is_faster = match predictor.edge_code(now, &chosen.server, &request.owner, request.shape().class) {
+            Some(edge_code) if !is_held(&chosen.server) => edge_code.offload_is_faster(request.input_bytes),
+            // CTO < CTL, of what travels.
+            Some(edge_code) => chosen.prediction.seconds.0 < edge_code.owner.at(request.input_bytes),
+            // The owner has never reported: its own word for its own time.
+            None => chosen.prediction.seconds < request.local_time.ok_or(LocalReason::NoPrediction)?,
+        };
+        if is_faster { Ok(chosen) } else { Err(LocalReason::NotFaster) }
     }
 }
 

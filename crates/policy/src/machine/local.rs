@@ -18,7 +18,7 @@ use ecotone_types::units::{Bytes, Seconds, Tables, Time};
 use ecotone_types::{JobId, JobPurpose, ServerId};
 
 use super::event::{Command, OffloadOutcome};
-use super::message::{LoadSample, PlacementAnswer, PlacementRequest, Prediction};
+use super::message::{Holder, LoadSample, PlacementAnswer, PlacementRequest, Prediction};
 use super::parameters::Parameters;
 use super::reason::LocalReason;
 use super::report::RateSummary;
@@ -40,7 +40,7 @@ struct OpenJob {
 }
 
 /// A compaction that asks where it shall run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ReadyCompaction {
     pub(super) job: JobId,
     pub(super) purpose: JobPurpose,
@@ -49,6 +49,7 @@ pub(super) struct ReadyCompaction {
     pub(super) output_level: i32,
     pub(super) l0_tables: Option<u32>,
     pub(super) deadline: Option<Seconds>,
+    pub(super) holders: Vec<Holder>,
 }
 
 /// The Local System of one server.
@@ -148,6 +149,7 @@ impl LocalSystem {
             latest: if policy.has_energy_target() { latest(forecast, compaction.deadline) } else { None },
             avoid: self.avoid.iter().filter(|(_, until)| now < **until).map(|(worker, _)| worker.clone()).collect(),
             away: self.away() as u32,
+            holders: compaction.holders,
         };
         match request.problem(parameters.max_servers) {
             None => Ok(request),

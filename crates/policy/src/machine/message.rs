@@ -106,6 +106,10 @@ pub struct JobReport {
     /// Energy that the worker (and, when local, the owner) used for it; zero when nothing measures
     /// energy: then no energy model learns from it.
     pub joules: Joules,
+    /// Of the input, what the worker held in a copy of the shard: it did not travel. At most all of
+    /// it; zero for a local job, which needs nobody's.
+    #[serde(default)]
+    pub held_bytes: Bytes,
     /// Level of the inputs.
     pub input_level: i32,
     /// Level of the outputs.
@@ -113,6 +117,11 @@ pub struct JobReport {
 }
 
 impl JobReport {
+    /// The job as the models see it.
+    pub fn shape(&self) -> Job {
+        Job::new(self.input_bytes, self.input_level).holding(self.held_bytes)
+    }
+
     /// Whether the owner ran it itself.
     pub fn is_local(&self) -> bool {
         self.owner == self.worker
@@ -122,6 +131,7 @@ impl JobReport {
     pub fn problem(&self) -> Option<&'static str> {
         let checks = [
             (self.input_bytes > Bytes::ZERO, "the job read nothing"),
+            (self.held_bytes <= self.input_bytes, "the worker held more than the job read"),
             (self.seconds.is_plausible() && self.seconds.0 > 0.0, "the job took no time or for ever"),
             (self.joules.is_plausible(), "the energy is out of range"),
         ];
@@ -177,12 +187,29 @@ pub struct PlacementRequest {
     pub avoid: Vec<ServerId>,
     /// Other jobs of this owner that are on workers, or may be: their answers are awaited.
     pub away: u32,
+    /// Servers with a copy of the shard. What they hold does not travel.
+    pub holders: Vec<Holder>,
+}
+
+/// A server that holds some of a job's input, in a copy of the shard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The server.
+    pub server: ServerId,
+    /// How much of the input it holds, as far as the owner knows.
+    pub bytes: Bytes,
 }
 
 impl PlacementRequest {
-    /// The job as the models see it.
+    /// The job as the models see it, on a server without a copy.
     pub fn shape(&self) -> Job {
         Job::new(self.input_bytes, self.input_level)
+    }
+
+    /// The same on this server.
+    pub fn shape_on(&self, worker: &ServerId) -> Job {
+        let held = self.holders.iter().find(|holder| holder.server == *worker);
+        self.shape().holding(held.map_or(Bytes::ZERO, |holder| holder.bytes))
     }
 
     /// What is impossible in this request, if anything. `max_servers` bounds the list of servers to
@@ -192,6 +219,11 @@ impl PlacementRequest {
             (self.input_bytes > Bytes::ZERO, "the job reads nothing"),
             (self.local_time.is_none_or(Seconds::is_plausible), "the local time is out of range"),
             (self.latest.is_none_or(Seconds::is_plausible), "the latest time is out of range"),
+            (self.holders.len() <= max_servers, "more servers hold copies than a federation may have"),
+            (
+                self.holders.iter().all(|holder| holder.bytes <= self.input_bytes),
+                "a copy holds more than the job reads",
+            ),
             (self.avoid.len() <= max_servers, "it avoids more servers than a federation may have"),
         ];
         checks.into_iter().find_map(|(good, problem)| (!good).then_some(problem))

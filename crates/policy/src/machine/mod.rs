@@ -40,7 +40,7 @@ mod reason;
 mod report;
 
 pub use event::{Command, Event, JobObservation, OffloadOutcome};
-pub use message::{JobReport, Link, LoadSample, PlacementAnswer, PlacementRequest, Prediction};
+pub use message::{Holder, JobReport, Link, LoadSample, PlacementAnswer, PlacementRequest, Prediction};
 pub use parameters::{ModelParameters, Parameters, RateParameters, Weighting, WhenNoneInTime};
 pub use reason::{DeclineReason, FailureReason, LocalReason};
 pub use report::{ModelKind, ModelReport, ModelSummary, RateSummary};
@@ -105,9 +105,26 @@ impl PolicyCore {
         }
         let now = self.now;
         match event {
-            Event::CompactionReady { job, purpose, input_bytes, input_level, output_level, l0_tables, deadline } => {
-                let compaction =
-                    ReadyCompaction { job, purpose, input_bytes, input_level, output_level, l0_tables, deadline };
+            Event::CompactionReady {
+                job,
+                purpose,
+                input_bytes,
+                input_level,
+                output_level,
+                l0_tables,
+                deadline,
+                holders,
+            } => {
+                let compaction = ReadyCompaction {
+                    job,
+                    purpose,
+                    input_bytes,
+                    input_level,
+                    output_level,
+                    l0_tables,
+                    deadline,
+                    holders,
+                };
                 let command = self.local.ready(now, compaction, &self.parameters, &self.predictor);
                 self.or_ignored(command)
             }

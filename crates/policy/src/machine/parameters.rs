@@ -209,6 +209,10 @@ pub struct ModelParameters {
     /// Round trips that an offload waits for and that do not depend on its size: offer, open, list,
     /// finish. Default 8, zero or more.
     pub round_trips_per_job: f64,
+    /// Bytes that a core of speed 1 encrypts and sends, or receives and decrypts, in a second: what a
+    /// byte that need not travel saves at each end in joules. Default 1 GB/s: AES-GCM and two copies
+    /// through the kernel. More than 0. Ours: the papers' servers share their storage.
+    pub transport_bytes_per_s: BytesPerSecond,
     /// Output bytes for each input byte while no job of the owner has been seen: the prior.
     /// Default 1. Zero or more.
     pub prior_output_ratio: f64,
@@ -241,6 +245,7 @@ impl Default for ModelParameters {
             prior_link_bytes_per_s: BytesPerSecond(125e6),
             prior_round_trip: Seconds(0.001),
             round_trips_per_job: 8.0,
+            transport_bytes_per_s: BytesPerSecond(1e9),
             prior_output_ratio: 1.0,
             output_ratio_window_jobs: 20,
             max_output_ratio: 2.0,
@@ -338,6 +343,7 @@ impl ModelParameters {
             ("models.pair_half_life", self.pair_half_life.0),
             ("models.reference_bytes_per_s", self.reference_bytes_per_s.0),
             ("models.prior_link_bytes_per_s", self.prior_link_bytes_per_s.0),
+            ("models.transport_bytes_per_s", self.transport_bytes_per_s.0),
             ("models.max_output_ratio", self.max_output_ratio),
         ] {
             check(positive(value), name, &value, above)?;

@@ -23,7 +23,7 @@ impl JobClass {
     pub const ALL: [JobClass; 2] = [JobClass::LevelZero, JobClass::Deeper];
 
     /// The class of jobs of a level.
-    pub fn of_level(input_level: i32) -> Self {
+    pub const fn of_level(input_level: i32) -> Self {
         if input_level <= 0 { JobClass::LevelZero } else { JobClass::Deeper }
     }
 
@@ -42,13 +42,21 @@ impl JobClass {
 pub struct Job {
     /// What it reads.
     pub input_bytes: Bytes,
+    /// What of it the worker holds in a copy: it does not travel.
+    pub held_bytes: Bytes,
     /// What kind it is.
     pub class: JobClass,
 }
 
 impl Job {
     /// A compaction of `input_level`.
-    pub fn new(input_bytes: Bytes, input_level: i32) -> Self {
-        Self { input_bytes, class: JobClass::of_level(input_level) }
+    pub const fn new(input_bytes: Bytes, input_level: i32) -> Self {
+        Self { input_bytes, held_bytes: Bytes::ZERO, class: JobClass::of_level(input_level) }
+    }
+
+    /// The same where the worker holds so much of its input.
+    #[must_use]
+    pub fn holding(self, held_bytes: Bytes) -> Self {
+        Self { held_bytes: held_bytes.min(self.input_bytes), ..self }
     }
 }

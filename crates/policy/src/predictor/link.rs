@@ -3,7 +3,7 @@
 
 use crate::machine::{Link, ModelParameters};
 use crate::regression::Line;
-use ecotone_types::units::{BytesPerSecond, Seconds};
+use ecotone_types::units::{BytesPerSecond, Seconds, Watts};
 
 /// What the two ends of a path have measured, each to the coordinator. An end that has measured
 /// nothing (the coordinator itself among them) adds nothing.
@@ -36,6 +36,25 @@ impl LinkEnds {
 pub(super) fn link_line(parameters: &ModelParameters, ends: LinkEnds, output_ratio: f64) -> Line {
     let Link { bytes_per_s: BytesPerSecond(bytes_per_s), round_trip: Seconds(round_trip) } = ends.path(parameters);
     Line { a: (1.0 + output_ratio) / bytes_per_s, b: parameters.round_trips_per_job * round_trip }
+}
+
+/// What a byte costs that travels: seconds on the path, joules at both ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct TravelPrice {
+    pub(super) seconds_per_byte: f64,
+    pub(super) joules_per_byte: f64,
+}
+
+/// The price of a byte on a path between two servers. Each end is so fast and takes so many watts
+/// while its core is busy; an end that is not known is free.
+pub(super) fn travel_price(
+    parameters: &ModelParameters,
+    ends: LinkEnds,
+    cores: impl IntoIterator<Item = (f64, Watts)>,
+) -> TravelPrice {
+    let busy_seconds = 1.0 / parameters.transport_bytes_per_s.0;
+    let joules = cores.into_iter().map(|(core_speed, watts)| busy_seconds / core_speed * watts.0);
+    TravelPrice { seconds_per_byte: 1.0 / ends.path(parameters).bytes_per_s.0, joules_per_byte: joules.sum() }
 }
 
 #[cfg(test)]

@@ -7,6 +7,10 @@
 //! this owner. Before any job was seen, a server's model is a prior from its core speed and power,
 //! so that a policy can begin in the first minute.
 //!
+//! **What a worker holds in a copy** of the shard does not travel. The models are of jobs all of whose
+//! input does; the price of bytes that need not is taken off a prediction, and added to what such a
+//! job took before the models learn from it.
+//!
 //! **Queued work does not count**, here as in the papers: a prediction is for a worker that starts
 //! at once. The server table keeps busy servers out; the models learn from what jobs took when
 //! several ran at a time.
@@ -26,9 +30,9 @@ use crate::machine::{JobReport, Link, LoadSample, ModelKind, ModelParameters, Mo
 use crate::prequential::ema_weight;
 use crate::regression::{Line, Weights};
 use ecotone_types::ServerId;
-use ecotone_types::units::{BytesPerSecond, Joules, Seconds, Time, Watts};
+use ecotone_types::units::{Bytes, BytesPerSecond, Joules, Seconds, Time, Watts};
 
-use link::link_line;
+use link::{link_line, travel_price};
 use models::{ClassModels, Models};
 
 pub use job::{Job, JobClass};
@@ -95,8 +99,13 @@ impl Predictor {
     /// Learns from a finished job, and returns what the models said of it just before. The report
     /// must be free of problems.
     pub fn train(&mut self, now: Time, report: &JobReport) -> Option<Prediction> {
-        let job = Job::new(report.input_bytes, report.input_level);
+        let job = report.shape();
         let before = self.predict(now, &report.worker, &report.owner, job);
+        // The models are of jobs all of whose input travels.
+        let travelled = self.predict(now, &report.worker, &report.owner, job.holding(Bytes::ZERO));
+        let saved = self.saved(&report.worker, &report.owner, job);
+        let is_metered = report.joules > Joules::ZERO;
+        let joules = if is_metered { report.joules + saved.1 } else { report.joules };
         let ratio = (report.output_bytes.as_f64() / report.input_bytes.as_f64()).min(self.parameters.max_output_ratio);
         let weight = ema_weight(self.parameters.output_ratio_window_jobs);
         let owner = self.server_mut(now, &report.owner);
@@ -108,8 +117,8 @@ impl Predictor {
         } else {
             &mut self.pair_mut(now, &report.worker, &report.owner).jobs
         };
-        let predicted = before.map(|before| (before.seconds, before.joules));
-        models.of_mut(job.class).learn(now, job.input_bytes, (report.seconds, report.joules), predicted);
+        let predicted = travelled.map(|before| (before.seconds, before.joules));
+        models.of_mut(job.class).learn(now, job.input_bytes, (report.seconds + saved.0, joules), predicted);
         if report.is_local() {
             self.calibrate();
         }
@@ -134,17 +143,42 @@ impl Predictor {
         ))
     }
 
-    /// What a job of `owner` takes on another server.
+    /// What a job of `owner` takes on another server. What that holds of the input in a copy is
+    /// neither waited for nor paid for; but a job that need not wait for bytes takes no less than one
+    /// of the worker's own, since a compaction reads while it merges.
     pub fn remote(&self, now: Time, worker: &ServerId, owner: &ServerId, job: Job) -> Option<Prediction> {
         let models = self.known(worker)?;
         let pair = self.pairs.get(&(worker.clone(), owner.clone()));
-        Some(prediction(
+        let travels = prediction(
             job,
             self.pair_time_line(now, models, worker, owner, job.class),
             self.pair_energy_line(now, models, pair, job.class),
             pair.map_or(&models.jobs, |pair| &pair.jobs).of(job.class),
             pair.map_or(0, |pair| pair.jobs.of(job.class).time.samples),
-        ))
+        );
+        if job.held_bytes == Bytes::ZERO {
+            return Some(travels);
+        }
+        let (seconds, joules) = self.saved(worker, owner, job);
+        let own = Seconds(self.time_line(models, job.class).at(job.input_bytes));
+        Some(Prediction {
+            seconds: (travels.seconds - seconds).max(own.min(travels.seconds)),
+            joules: (travels.joules - joules).max(Joules::ZERO),
+            ..travels
+        })
+    }
+
+    /// What it would take to send what the worker holds in a copy.
+    fn saved(&self, worker: &ServerId, owner: &ServerId, job: Job) -> (Seconds, Joules) {
+        if job.held_bytes == Bytes::ZERO {
+            return (Seconds::ZERO, Joules::ZERO);
+        }
+        let ends = [worker, owner].map(|server| self.known(server));
+        let links = LinkEnds { worker: ends[0].and_then(|end| end.link), owner: ends[1].and_then(|end| end.link) };
+        let cores = ends.into_iter().flatten().map(|end| (end.core_speed, end.active_watts));
+        let price = travel_price(&self.parameters, links, cores);
+        let bytes = job.held_bytes.as_f64();
+        (Seconds(price.seconds_per_byte * bytes), Joules(price.joules_per_byte * bytes))
     }
 
     /// The lines that EdgeCode compares. `None` when one of the servers is not known.

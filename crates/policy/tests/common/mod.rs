@@ -46,6 +46,7 @@ pub fn report(owner: &str, worker: &str, bytes: u64, seconds: f64, joules: f64) 
         output_bytes: Bytes(bytes),
         seconds: Seconds(seconds),
         joules: Joules(joules),
+        held_bytes: Bytes::ZERO,
         input_level: 0,
         output_level: 1,
     }
@@ -63,6 +64,7 @@ pub fn request(owner: &str, bytes: u64, latest: Option<f64>) -> PlacementRequest
         latest: latest.map(Seconds),
         avoid: Vec::new(),
         away: 0,
+        holders: Vec::new(),
     }
 }
 
@@ -137,6 +139,7 @@ impl Federation {
             output_level: level + 1,
             l0_tables,
             deadline: None,
+            holders: Vec::new(),
         };
         self.place(owner, event)
     }

@@ -4,7 +4,7 @@ use crate::common;
 
 use common::{Federation, MIB, Placement, id, idle, report};
 use ecotone_policy::machine::{
-    Event, FailureReason, JobReport, LoadSample, OffloadOutcome, Parameters, WhenNoneInTime,
+    Event, FailureReason, Holder, JobReport, Link, LoadSample, OffloadOutcome, Parameters, WhenNoneInTime,
 };
 use ecotone_types::units::{Bytes, BytesPerSecond, Cores, Seconds, Tables, Time, Watts};
 use ecotone_types::{JobId, JobPurpose};
@@ -26,6 +26,7 @@ struct Situation {
     l0_tables: Option<u32>,
     purpose: JobPurpose,
     space_lasts: Option<Seconds>,
+    holders: Vec<Holder>,
     expected: String,
 }
 
@@ -59,6 +60,9 @@ fn parse() -> Vec<Situation> {
                 sample.worker_slots_free = after(&words, "slots").map_or(2, number);
                 sample.core_speed = after(&words, "speed").map_or(1.0, number);
                 sample.active_watts = after(&words, "watts").map_or(sample.active_watts, |n| Watts(number(n)));
+                if let Some(link) = after(&words, "link") {
+                    sample.link = Some(Link { bytes_per_s: BytesPerSecond(number(link)), round_trip: Seconds(0.0) });
+                }
                 if let Some(net) = after(&words, "net") {
                     sample.free_network_bytes_per_s = BytesPerSecond(number(net));
                 }
@@ -83,6 +87,10 @@ fn parse() -> Vec<Situation> {
                 now.purpose = JobPurpose::Gc;
                 now.level = after(&words, "level").map_or(1, number);
                 now.l0_tables = after(&words, "l0").map(number);
+            }
+            "holds" => {
+                let bytes = Bytes((SIZE as f64 * number::<f64>(words[2])) as u64);
+                now.holders.push(Holder { server: id(words[1]), bytes });
             }
             "space" => now.space_lasts = Some(Seconds(number(words[2]))),
             "=>" => now.expected = line[3..].to_string(),
@@ -136,6 +144,7 @@ fn decide(situation: &Situation) -> (Placement, Federation) {
         output_level: situation.level + 1,
         l0_tables: situation.l0_tables,
         deadline: situation.space_lasts,
+        holders: situation.holders.clone(),
     };
     let place = federation.place(&situation.owner, event);
     (place, federation)

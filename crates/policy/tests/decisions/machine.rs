@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use common::{MIB, id, idle, report};
 use ecotone_policy::PolicyName;
 use ecotone_policy::machine::{
-    Command, DeclineReason, Event, FailureReason, JobReport, LoadSample, LocalReason, OffloadOutcome, Parameters,
-    PlacementAnswer, PlacementRequest, PolicyCore, Prediction,
+    Command, DeclineReason, Event, FailureReason, Holder, JobReport, LoadSample, LocalReason, OffloadOutcome,
+    Parameters, PlacementAnswer, PlacementRequest, PolicyCore, Prediction,
 };
 use ecotone_types::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Time, Watts};
 use ecotone_types::{JobId, JobPurpose};
@@ -152,6 +152,7 @@ impl Driver {
                     output_level: level + 1,
                     l0_tables: (l0_tables > 0).then_some(l0_tables),
                     deadline: deadline.map(Seconds),
+                    holders: Vec::new(),
                 })?;
                 prop_assert!(self.jobs.contains_key(&job), "{job} got no command");
                 let stays = purpose == JobPurpose::Gc;
@@ -304,12 +305,14 @@ fn event_of(kind: u8, one: &str, other: &str, n: [f64; 12], bytes: u64) -> Event
         }),
         1 => Event::JobFinished(JobReport {
             output_bytes: Bytes(bytes.rotate_left(13)),
+            held_bytes: Bytes(bytes.rotate_left(3)),
             ..report(one, other, bytes, n[1], n[2])
         }),
         2 => Event::PlacementRequested {
             request: PlacementRequest {
                 local_time: Some(Seconds(n[1])),
                 latest: Some(Seconds(n[2])),
+                holders: vec![Holder { server: id(other), bytes: Bytes(bytes.rotate_left(5)) }],
                 ..common::request(one, bytes, None)
             },
         },
@@ -321,6 +324,7 @@ fn event_of(kind: u8, one: &str, other: &str, n: [f64; 12], bytes: u64) -> Event
             output_level: 1,
             l0_tables: Some(u32::MAX),
             deadline: Some(Seconds(n[3])),
+            holders: vec![Holder { server: id(other), bytes: Bytes(bytes.rotate_left(7)) }],
         },
         4 => Event::PlacementAnswered {
             job: JobId(bytes % 16),
@@ -339,6 +343,7 @@ fn ready(job: u64) -> Event {
         output_level: 1,
         l0_tables: Some(19),
         deadline: None,
+        holders: Vec::new(),
     }
 }
 

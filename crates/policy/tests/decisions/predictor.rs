@@ -10,7 +10,7 @@ use ecotone_types::units::{Bytes, BytesPerSecond, Seconds, Time, Watts};
 
 const NOW: Time = Time::from_seconds(1.0);
 const SIZE: Bytes = Bytes::from_mib(64);
-const JOB: Job = Job { input_bytes: SIZE, class: JobClass::LevelZero };
+const JOB: Job = Job::new(SIZE, 0);
 
 fn link(bytes_per_s: f64, round_trip: f64) -> Option<Link> {
     Some(Link { bytes_per_s: BytesPerSecond(bytes_per_s), round_trip: Seconds(round_trip) })
@@ -166,4 +166,60 @@ fn servers_and_pairs_are_bounded_and_the_oldest_make_room() {
     assert_eq!(servers.iter().map(|s| s.server.as_str()).collect::<Vec<_>>(), ["server-47", "server-48", "server-49"]);
     assert_eq!(pairs.len(), 3);
     assert!(pairs.iter().all(|pair| pair.samples == 1));
+}
+
+#[test]
+fn what_a_copy_holds_is_neither_waited_for_nor_paid_for() {
+    let worker = LoadSample { core_speed: 2.0, active_watts: Watts(12.0), link: link(100e6, 0.001), ..idle("worker") };
+    let owner = LoadSample { core_speed: 0.5, active_watts: Watts(4.0), link: link(50e6, 0.004), ..idle("owner") };
+    let predictor = predictor(&[worker, owner]);
+    let remote = |held: u64| predictor.remote(NOW, &id("worker"), &id("owner"), JOB.holding(Bytes(held))).unwrap();
+    let [none, half, all] = [0, SIZE.0 / 2, SIZE.0].map(remote);
+    near((none.seconds - all.seconds).0, SIZE.as_f64() / 50e6, 1e-9);
+    near((none.seconds - half.seconds).0, SIZE.as_f64() / 50e6 / 2.0, 1e-9);
+    // A second of a core of speed 1 for each gigabyte: at 12 W half a second, at 4 W two.
+    near((none.joules - all.joules).0, SIZE.as_f64() / 1e9 * (12.0 / 2.0 + 4.0 / 0.5), 1e-9);
+    assert_eq!(remote(10 * SIZE.0), all, "nobody holds more than all");
+}
+
+#[test]
+fn a_job_without_transfer_takes_no_less_than_one_of_the_workers_own() {
+    let mut predictor = predictor(&[
+        LoadSample { link: link(50e6, 0.001), ..idle("worker") },
+        LoadSample { link: link(50e6, 0.001), ..idle("owner") },
+    ]);
+    // On this pair bytes come while the worker merges: all of it takes little more than merging.
+    let own = predictor.local(&id("worker"), JOB).unwrap().seconds.0;
+    for _ in 0..200 {
+        predictor.train(NOW, &report("owner", "worker", SIZE.0, 1.2 * own, 3.0));
+    }
+    near(predictor.remote(NOW, &id("worker"), &id("owner"), JOB).unwrap().seconds.0, 1.2 * own, 0.05);
+    let held = predictor.remote(NOW, &id("worker"), &id("owner"), JOB.holding(SIZE)).unwrap();
+    near(held.seconds.0, own, 1e-9);
+}
+
+#[test]
+fn jobs_where_a_copy_is_teach_what_such_jobs_take_and_what_others_would() {
+    let mut predictor = predictor(&[
+        LoadSample { link: link(50e6, 0.001), ..idle("worker") },
+        LoadSample { link: link(50e6, 0.001), ..idle("owner") },
+    ]);
+    for _ in 0..200 {
+        let held = JobReport { held_bytes: SIZE, ..report("owner", "worker", SIZE.0, 3.0, 7.0) };
+        predictor.train(NOW, &held);
+    }
+    let remote = |job| predictor.remote(NOW, &id("worker"), &id("owner"), job).unwrap();
+    let (held, fetched) = (remote(JOB.holding(SIZE)), remote(JOB));
+    near(held.seconds.0, 3.0, 0.05);
+    near(held.joules.0, 7.0, 0.05);
+    near(fetched.seconds.0, 3.0 + SIZE.as_f64() / 50e6, 0.05);
+    near(fetched.joules.0, 7.0 + SIZE.as_f64() / 1e9 * 20.0, 0.05);
+    assert!(held.time_error < 0.05, "{held:?}");
+    // Nothing was metered: no energy is learned, whatever was saved.
+    let mut unmetered = Predictor::new(&ModelParameters::default(), 16);
+    unmetered.observe_load(NOW, &idle("worker"));
+    let before = unmetered.remote(NOW, &id("worker"), &id("owner"), JOB).unwrap().joules;
+    let free = JobReport { held_bytes: SIZE, ..report("owner", "worker", SIZE.0, 9.0, 0.0) };
+    unmetered.train(NOW, &free);
+    assert_eq!(unmetered.remote(NOW, &id("worker"), &id("owner"), JOB).unwrap().joules, before);
 }

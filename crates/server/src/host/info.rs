@@ -207,6 +207,7 @@ pub(super) fn federation(around: &Around) -> Lines {
     let FederationStatistics {
         offloaded,
         taken,
+        held_bytes,
         declined,
         fallbacks,
         kept,
@@ -241,6 +242,7 @@ pub(super) fn federation(around: &Around) -> Lines {
     lines.push(line("jobs_kept_total", kept.values().sum::<u64>()));
     lines.extend(by_reason("jobs_kept", &kept));
     lines.extend([
+        line("jobs_held_bytes_total", held_bytes),
         line("network_sent_bytes_total", network_bytes_sent),
         line("network_received_bytes_total", network_bytes_received),
         line("handshakes_total", handshakes),

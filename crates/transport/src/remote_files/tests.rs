@@ -61,7 +61,7 @@ fn read(bytes: usize, reads: impl FnOnce(&dyn RangedRead, &[u8])) -> Vec<u32> {
     std::thread::scope(|scope| {
         let served = scope.spawn(|| serve(listener.accept().unwrap().0, &file));
         let client = connect(&address);
-        let inputs = [InputFile { name: "000001.sst".into(), bytes: bytes as u64 }];
+        let inputs = [InputFile { name: "000001.sst".into(), bytes: bytes as u64, content_hash: Vec::new() }];
         let files = OwnerFiles::new("/owner".into(), &inputs, client, CHUNK_BYTES);
         let remote = files.open(Path::new("/owner/000001.sst")).unwrap().unwrap();
         reads(&*remote, &file);
@@ -121,13 +121,40 @@ fn only_the_jobs_files_are_there() {
     std::thread::scope(|scope| {
         scope.spawn(|| serve(listener.accept().unwrap().0, &[]));
         let client = connect(&address);
-        let inputs = [InputFile { name: "000001.sst".into(), bytes: 0 }];
+        let inputs = [InputFile { name: "000001.sst".into(), bytes: 0, content_hash: Vec::new() }];
         let files = OwnerFiles::new("/owner".into(), &inputs, client, CHUNK_BYTES);
         for other in ["/owner/000002.sst", "/owner/LOCK"] {
             assert!(files.open(Path::new(other)).is_err(), "{other}");
             assert!(files.size(Path::new(other)).is_err(), "{other}");
         }
         assert_eq!(files.list(Path::new("/owner")).unwrap(), Some(vec!["000001.sst".to_owned()]));
+    });
+}
+
+#[test]
+fn a_file_that_is_here_is_not_fetched_and_one_that_is_gone_or_of_another_length_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = |number: u8| vec![number; 5_000];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::scope(|scope| {
+        let served = scope.spawn(|| serve(listener.accept().unwrap().0, &bytes(9)));
+        let client = connect(&address);
+        let names = ["000001.sst", "000002.sst", "000003.sst"];
+        let inputs = names.map(|name| InputFile { name: name.into(), bytes: 5_000, content_hash: Vec::new() });
+        let here = names.map(|name| (name.to_owned(), folder.path().join(name)));
+        std::fs::write(&here[0].1, bytes(1)).unwrap();
+        std::fs::write(&here[2].1, [3]).unwrap();
+        let files = OwnerFiles::new("/owner".into(), &inputs, client, CHUNK_BYTES).with_files_here(here.into());
+        for (name, expected) in names.into_iter().zip([1, 9, 9]) {
+            let file = files.open(&Path::new("/owner").join(name)).unwrap().unwrap();
+            check(&*file, &bytes(expected), 0, 5_000);
+        }
+        // A job sees no file but its own, whatever is here.
+        assert!(files.open(Path::new("/owner/000004.sst")).is_err());
+        drop(files);
+        let sent: u32 = served.join().unwrap().iter().sum();
+        assert_eq!(sent, 2 * 5_000);
     });
 }
 

@@ -85,6 +85,7 @@ mod tests {
             input_level: 0,
             output_level: 1,
             input_bytes: 1,
+            held_bytes: 0,
             output_bytes: 1,
             joules: 1.0,
             predicted_seconds: None,

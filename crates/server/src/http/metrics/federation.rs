@@ -65,6 +65,11 @@ pub(super) fn write(page: &mut Page, sample: Option<&ServerSample>, parts: Optio
         done.map(|of| by_reason(&of.kept, kept)).unwrap_or_default(),
     );
     page.counter(
+        "ecotone_federation_held_bytes_total",
+        "Bytes of inputs of this server's jobs that were not sent, since their workers held them in copies.",
+        done.map(|of| of.held_bytes),
+    );
+    page.counter(
         "ecotone_federation_sent_bytes_total",
         "Bytes of files sent to other servers.",
         done.map(|of| of.network_bytes_sent),
