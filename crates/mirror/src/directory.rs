@@ -1430,8 +1430,9 @@ impl Directory {
         let start = self.pending.end();
         let pending_end = pending::write_new(&self.path, start, &built.listing.pending)?;
         let (manifests, tails) = built.tails.iter().partition(|tail| tail.file.kind == FileKind::Manifest);
+        let mark = built.mark();
         let log = LogState {
-            mark: built.mark(),
+            mark,
             clock_limit_ms: self.clock_limit_ms.max(built.clock_limit_ms()),
             generation: self.generation + 1,
             is_foreign: false,
@@ -1449,7 +1450,7 @@ impl Directory {
         drop(self);
         switch::recover(&path)?;
         let (directory, found) = Self::load(&path, boot)?;
-        if found.at != built.mark() {
+        if found.at != mark {
             return Err(directory.malformed(format!("it holds {:?} after it was built", found.at)));
         }
         let directory = directory.with_readers(readers);

@@ -11,8 +11,9 @@ use std::collections::VecDeque;
 
 use ecotone_io::tap::CopiedRange;
 
+use ecotone_replica::stream::MAX_ITEM_BYTES;
+
 use crate::recipe::{MAX_RECIPE_BYTES, RecipeWriter};
-use crate::source::MAX_ITEM_BYTES;
 
 /// A recipe is worth it where it is at most this part of what it stands for.
 const MIN_GAIN: u64 = 4;

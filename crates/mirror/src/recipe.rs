@@ -23,7 +23,7 @@ use std::collections::HashMap;
 
 use ecotone_control::codec::{Malformed, Problem, Reader, Writer};
 
-use crate::source::MAX_ITEM_BYTES;
+use ecotone_replica::stream::MAX_ITEM_BYTES;
 
 /// Bytes of a recipe. A segment of which more would have to be said travels as bytes.
 pub const MAX_RECIPE_BYTES: usize = MAX_ITEM_BYTES;

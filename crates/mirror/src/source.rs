@@ -48,7 +48,7 @@ use std::time::{Duration, Instant};
 
 use ecotone_io::tap::{CopiedRange, TapEvent, WriteTap};
 use ecotone_replica::position::{Mark, Position};
-use ecotone_replica::stream::{ContentId, FileKind, Item, Kind};
+use ecotone_replica::stream::{ContentId, FileKind, Item, Kind, MAX_ITEM_BYTES};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::catalog::{Catalog, Hasher, hash_file};
@@ -59,9 +59,6 @@ use crate::names::{FileName, VALUES_DIRECTORY, named_by_current, parse, path_of}
 use crate::seed::{Offer, OfferedFile};
 
 mod contents;
-
-/// Bytes of one item.
-pub const MAX_ITEM_BYTES: usize = 256 << 10;
 
 /// From one `Sync` to the next.
 pub const MIN_SYNC_DISTANCE: Duration = Duration::from_millis(10);

@@ -16,9 +16,9 @@ use ecotone_mirror::catalog::Catalog;
 use ecotone_mirror::error::Error;
 use ecotone_mirror::names::{FileName, beside};
 use ecotone_mirror::recipe::{Recipe, Step, spared_bytes};
-use ecotone_mirror::source::{MAX_ITEM_BYTES, MIN_SYNC_DISTANCE, Sink, Source};
+use ecotone_mirror::source::{MIN_SYNC_DISTANCE, Sink, Source};
 use ecotone_replica::position::{Mark, Position};
-use ecotone_replica::stream::{ContentId, FileKind, Item, Kind};
+use ecotone_replica::stream::{ContentId, FileKind, Item, Kind, MAX_ITEM_BYTES};
 use proptest::prelude::*;
 use twox_hash::XxHash3_128;
 

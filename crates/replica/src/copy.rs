@@ -56,6 +56,7 @@ pub struct ShardCopy {
     /// What the map says.
     epoch: Epoch,
     primary: Option<MemberId>,
+    map: Option<Box<Shard>>,
     /// It is being sealed up to this epoch, its log synced.
     sealing: Option<Epoch>,
     /// When it greets its primary, if nothing has come until then.
@@ -111,6 +112,7 @@ impl ShardCopy {
             receiver,
             epoch: Epoch(0),
             primary: None,
+            map: None,
             sealing: None,
             greet_us: now_us,
             greetings: 0,
@@ -179,6 +181,9 @@ impl ShardCopy {
                 self.step_down(out);
             }
         }
+        if self.map.as_deref() != Some(state) {
+            self.map = Some(Box::new(state.clone()));
+        }
         self.try_open(now_us, out);
         if let Role::Primary(primary) = &mut self.role {
             primary.map(state, now_us);
@@ -210,6 +215,10 @@ impl ShardCopy {
         let id = (self.me, self.shard, self.epoch);
         let mut primary = Primary::new(id, history, clock_limit_ms, self.settings.primary, now_us);
         primary.plant(self.planted);
+        // It may have been named long before it could be opened.
+        if let Some(map) = &self.map {
+            primary.map(map, now_us);
+        }
         self.receiver.replaced(end.open(self.epoch), clock_limit_ms);
         self.must_rebuild = false;
         self.role = Role::Primary(Box::new(primary));
@@ -731,6 +740,19 @@ mod tests {
             assert_eq!(greeting(&mut copy, 30_000).map(|hello| hello.is_exact), Some(is_exact));
         }
         assert_eq!(copy.receiver().applied(), items[2].mark());
+    }
+
+    #[test]
+    fn who_is_opened_by_force_knows_its_set() {
+        let mut out = Vec::new();
+        let incarnation = Incarnation { directory: DirectoryId([0; 16]), boot: BootId([0; 16]) };
+        let found = Found { standing: Some(Standing::default()), at: Mark::default(), clock_limit_ms: 0 };
+        let mut copy = ShardCopy::start((MemberId(2), SHARD), incarnation, found, settings(), 0, None, &mut out);
+        copy.map(&shard(3, Some(2)), 0, &mut out);
+        assert!(copy.primary().is_none(), "it is not whole");
+        copy.force(10_000, &mut out);
+        let set = copy.primary().map(|primary| primary.commit().set().clone());
+        assert_eq!(set, Some([MemberId(1), MemberId(2)].into()), "or it has no lease until the map changes");
     }
 
     #[test]

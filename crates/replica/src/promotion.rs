@@ -26,6 +26,10 @@ use crate::commit::{majority, seals_needed};
 use crate::planted::Planted;
 use crate::position::{Incarnation, Position};
 
+/// After so long it is tried again to repair what could not be repaired: who was asked for it may have
+/// been busy, or not there.
+pub const REPAIR_AGAIN_US: u64 = 5_000_000;
+
 /// What a sealed copy has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealReport {
@@ -117,6 +121,7 @@ fn need_of(shard: &Shard, facts: &Facts, needed: usize) -> Need {
         |(member, report): &(&MemberId, &SealReport)| shard.in_sync.contains(member) && report.epoch >= shard.epoch;
     let sealed: Vec<&SealReport> = facts.sealed.iter().filter(is_sealed).map(|(_, report)| report).collect();
     let mut whole: Vec<&SealReport> = sealed.iter().copied().filter(|report| report.is_whole).collect();
+    let all_whole = whole.len();
     let others = whole.iter().filter(|report| !facts.set_aside.contains(&report.member)).count();
     let may_come = sealed.len() < shard.in_sync.len() && !facts.has_waited;
     if others >= needed || may_come {
@@ -126,7 +131,7 @@ fn need_of(shard: &Shard, facts: &Facts, needed: usize) -> Need {
         let has_reported = |member: &MemberId| sealed.iter().any(|report| report.member == *member);
         let members: Vec<MemberId> = shard.in_sync.iter().copied().filter(|member| !has_reported(member)).collect();
         let missing = needed - whole.len();
-        let needs_force = members.len() < missing;
+        let needs_force = members.len() + all_whole < needed;
         return Need::Seal { members, missing, needs_force };
     }
     let Some(greatest) = whole.iter().map(|report| report.position).max() else {
@@ -204,6 +209,10 @@ struct Attempt {
     has_served: bool,
     served_us: u64,
     asked_us: Option<u64>,
+    /// How many repairs have failed: each is tried from another one.
+    failed_repairs: usize,
+    /// Since when all that could be named is damaged.
+    damaged_us: Option<u64>,
     facts: Facts,
 }
 
@@ -277,6 +286,7 @@ impl Promotions {
             attempt.facts.verified.remove(&member);
         } else {
             attempt.facts.irreparable.insert(member);
+            attempt.failed_repairs += 1;
         }
     }
 
@@ -342,7 +352,11 @@ impl Promotions {
                 }
             }
             Need::Verify(member) => commands.push(LeaderCommand::Verify(member, id)),
-            Need::Repair(member, from) => commands.push(LeaderCommand::Repair(member, id, from)),
+            Need::Repair(member, mut from) => {
+                let first = attempt.failed_repairs % from.len().max(1);
+                from.rotate_left(first);
+                commands.push(LeaderCommand::Repair(member, id, from));
+            }
             Need::Shrink(member) => {
                 let (set_version, in_sync) = (shard.set_version, BTreeSet::from([member]));
                 commands.push(LeaderCommand::Propose(Entry::SetInSync { shard: id, epoch, set_version, in_sync }));
@@ -351,7 +365,14 @@ impl Promotions {
                 let entry = Entry::SetPrimary { shard: id, epoch, primary: Some(member) };
                 commands.push(LeaderCommand::Propose(entry));
             }
-            Need::Damaged(_) => commands.push(LeaderCommand::Stuck(id, need)),
+            Need::Damaged(_) => {
+                let damaged_us = *attempt.damaged_us.get_or_insert(now_us);
+                if now_us >= damaged_us + REPAIR_AGAIN_US {
+                    attempt.damaged_us = None;
+                    attempt.facts.irreparable.clear();
+                }
+                commands.push(LeaderCommand::Stuck(id, need));
+            }
         }
     }
 }
@@ -433,6 +454,28 @@ mod tests {
         assert_eq!(need(&state, &facts), Need::Damaged(vec![MemberId(2)]), "3 has less");
         facts.sealed.extend([report(1, (3, 5), true)]);
         assert_eq!(need(&state, &facts), Need::Verify(MemberId(1)), "1 has as much");
+    }
+
+    #[test]
+    fn a_repair_is_tried_from_others_and_again() {
+        let settings = PromotionSettings { suspect_after_us: 600, ask_every_us: 1, wait_for_others_us: 2_000 };
+        let (id, best) = (ShardId(1), MemberId(2));
+        let mut promotions = Promotions::new(settings);
+        let mut map = Map::new(ecotone_control::ids::FederationId([0; 8]));
+        map.shards.insert(id, shard(&[1, 2, 3], None));
+        promotions.tick(&map, 0);
+        for (member, number) in [(1, 4), (2, 5), (3, 4)] {
+            promotions.sealed(report(member, (3, number), true).1);
+        }
+        promotions.verified(id, best, false);
+        let others = [MemberId(1), MemberId(3)];
+        assert_eq!(promotions.tick(&map, 10), [LeaderCommand::Repair(best, id, others.to_vec())]);
+        promotions.repaired(id, best, false);
+        let stuck = [LeaderCommand::Stuck(id, Need::Damaged(vec![best]))];
+        assert_eq!(promotions.tick(&map, 20), stuck);
+        assert_eq!(promotions.tick(&map, 20 + REPAIR_AGAIN_US), stuck);
+        let again = promotions.tick(&map, 30 + REPAIR_AGAIN_US);
+        assert_eq!(again, [LeaderCommand::Repair(best, id, vec![others[1], others[0]])]);
     }
 
     #[test]

@@ -401,6 +401,25 @@ impl Sender {
         dropped
     }
 
+    /// The bytes of an item can be read no more: it and all before it are kept no longer. Says which
+    /// copies lack it, and must begin again with their files.
+    pub fn lose(&mut self, lost: Position) -> Vec<MemberId> {
+        while let Some((item, end)) = self.items.pop_front_if(|(item, _)| item.position <= lost) {
+            self.before = (item.mark(), end);
+        }
+        // What is on its way to a copy never comes.
+        let has = |follower: &Follower| match follower.seeding_from {
+            Some(from) => Position { epoch: self.epoch, number: from },
+            None => follower.received,
+        };
+        let lacking = self.followers.iter().filter(|(_, follower)| has(follower) < lost);
+        let lacking: Vec<MemberId> = lacking.map(|(member, _)| *member).collect();
+        for member in &lacking {
+            self.followers.remove(member);
+        }
+        lacking
+    }
+
     /// Nothing more is sent to it.
     pub fn forget(&mut self, member: MemberId) {
         self.followers.remove(&member);
@@ -611,6 +630,26 @@ mod tests {
             sender.append(WAL, 100, 0);
         }
         assert_eq!(sender.trim(), [COPY], "more than is kept for any seed");
+    }
+
+    #[test]
+    fn who_lacks_what_cannot_be_read_begins_again() {
+        let mut sender = sender();
+        let items: Vec<Item> = (0..5).map(|_| sender.append(WAL, 100, 0)).collect();
+        for (copy, has) in [(2, 1), (3, 3)] {
+            let hello = hello(items[has].mark());
+            assert!(sender.hello(MemberId(copy), &hello, false).is_some());
+        }
+        assert_eq!(sender.next_items(NOW).len(), 2);
+        assert_eq!(sender.lose(items[2].position), [COPY]);
+        assert!(sender.session(COPY).is_none() && sender.session(MemberId(3)).is_some());
+        assert_eq!((sender.first_kept(), sender.kept_bytes()), (4, 200));
+        assert_eq!(resume(&mut sender, &hello(items[1].mark())), Some(Resume::Complete));
+        // The other one goes on.
+        let last = items[4].position;
+        let session = sender.session(MemberId(3)).unwrap();
+        let said = Acknowledgement { received: last, synced: last, credit: 100_000, now_us: 1 };
+        assert!(sender.acknowledged(MemberId(3), session, &said));
     }
 
     #[test]

@@ -13,6 +13,8 @@ use crate::position::{History, Incarnation, Mark, Position};
 pub const MAX_ITEMS: usize = 256;
 /// Bytes of one message, if more than one item is in it.
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 20;
+/// Bytes of one item, as a primary makes them.
+pub const MAX_ITEM_BYTES: usize = 256 << 10;
 /// What an item costs on the wire beside its bytes, for flow control.
 pub const ITEM_BYTES: u64 = 48;
 

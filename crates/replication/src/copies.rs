@@ -5,7 +5,7 @@
 //! Threads: `ecotone-copies` follows the map; see [`crate::shard`], [`crate::leases`] and
 //! [`crate::leader`] for the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,6 +69,9 @@ const SEED_FACTOR: u64 = 16;
 const MAX_OFFER_IDLE: Duration = Duration::from_secs(900);
 /// Offers of a server at a time.
 const MAX_OFFERS: usize = 16;
+/// Where there are so many, one of which nobody has asked for a file for so long makes room. A range
+/// of a file takes less over a thin link.
+const MIN_IDLE_BEFORE_EVICTION: Duration = Duration::from_secs(60);
 /// Entries that were asked for and are not decided.
 const MAX_PROPOSALS: usize = 256;
 /// What is said to the leader here, and not looked at yet.
@@ -101,6 +104,21 @@ pub struct Parts {
     pub links: Links,
 }
 
+/// Of which shard, to whom, in which session.
+type OfferKey = (ShardId, MemberId, u64);
+
+/// Which offers make room for one of a shard to a server: none of both stay. None if all are in use.
+fn make_room(idle: &BTreeMap<OfferKey, Duration>, of: (ShardId, MemberId)) -> Option<Vec<OfferKey>> {
+    let is_replaced = |key: &OfferKey| (key.0, key.1) == of;
+    let mut going: Vec<OfferKey> = idle.keys().filter(|key| is_replaced(key)).copied().collect();
+    if idle.len() - going.len() >= MAX_OFFERS {
+        let others = idle.iter().filter(|(key, _)| !is_replaced(key));
+        let (key, _) = others.max_by_key(|(_, idle)| **idle).filter(|(_, idle)| **idle >= MIN_IDLE_BEFORE_EVICTION)?;
+        going.push(*key);
+    }
+    Some(going)
+}
+
 struct Offered {
     offer: Arc<Offer>,
     asked: Instant,
@@ -114,7 +132,9 @@ struct Core {
     leases: Arc<Leases>,
     links: Links,
     around: Arc<Around>,
-    offers: Mutex<BTreeMap<(ShardId, MemberId, u64), Offered>>,
+    offers: Mutex<BTreeMap<OfferKey, Offered>>,
+    /// Copies that are elsewhere now, and whose files are still touched or being removed.
+    ending: Arc<Mutex<BTreeSet<ShardId>>>,
     scrub: Scrub,
     to_leader: Arc<ToLeader>,
 }
@@ -230,6 +250,7 @@ impl Copies {
             around: around.clone(),
             offers: Mutex::default(),
             scrub: Scrub::new(table, around),
+            ending: Arc::default(),
             to_leader,
         });
         let is_stopping = Arc::new(AtomicBool::new(false));
@@ -434,7 +455,7 @@ impl Core {
         let mut leftovers = Leftovers::default();
         while !is_stopping.load(Ordering::Acquire) {
             let known = following.borrow_and_update().clone();
-            leftovers.look(&known, &self.table, &self.around, is_replicated);
+            leftovers.look(&known, &self.table, &self.around, &self.ending, is_replicated);
             let is_new = seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &known));
             let is_due = retry_at.is_some_and(|at| Instant::now() >= at);
             if is_new || is_due {
@@ -470,8 +491,9 @@ impl Core {
             if self.table.get(*id).is_some() {
                 continue;
             }
-            // Until now it was served without copies, or it was here before and is still being closed.
-            if !self.around.host.reserve(*id) {
+            // Until now it was served without copies, or it was here before and is still being closed. To
+            // the host both are replication's.
+            if self.ending.lock().contains(id) || !self.around.host.reserve(*id) {
                 is_done = false;
                 continue;
             }
@@ -499,6 +521,8 @@ impl Core {
     /// removed once nothing touches them, if others have the shard.
     fn end(&self, id: ShardId, driven: Driven) {
         let (membership, around, me) = (self.membership.clone(), self.around.clone(), self.me);
+        self.ending.lock().insert(id);
+        let ending = self.ending.clone();
         let work = move || {
             let shared = driven.shared.clone();
             drop(driven);
@@ -509,8 +533,10 @@ impl Core {
             if is_elsewhere(&membership.known().map, id, me) && around.host.reserve(id) {
                 remove(&around, id);
             }
+            ending.lock().remove(&id);
         };
         if let Err(error) = std::thread::Builder::new().name("ecotone-copy-end".into()).spawn(work) {
+            self.ending.lock().remove(&id);
             warn!(shard = id.0, %error, "a copy that is elsewhere now is ended when this server ends");
         }
     }
@@ -693,12 +719,15 @@ impl Core {
 
     fn drop_idle_offers(&self) {
         let idle: Vec<Offered> = {
+            // Who follows has all that it was offered.
+            let follows = |shard, member| self.table.get(shard).is_some_and(|copy| copy.is_followed_by(member));
+            let keys: Vec<OfferKey> = self.offers.lock().keys().copied().collect();
+            let done: BTreeSet<OfferKey> =
+                keys.into_iter().filter(|(shard, member, _)| follows(*shard, *member)).collect();
             let mut offers = self.offers.lock();
-            let old: Vec<_> = offers
-                .iter()
-                .filter(|(_, offered)| offered.asked.elapsed() > MAX_OFFER_IDLE)
-                .map(|(key, _)| *key)
-                .collect();
+            let is_over = |key: &OfferKey, asked: Instant| done.contains(key) || asked.elapsed() > MAX_OFFER_IDLE;
+            let old: Vec<_> =
+                offers.iter().filter(|(key, offered)| is_over(key, offered.asked)).map(|(key, _)| *key).collect();
             old.iter().filter_map(|key| offers.remove(key)).collect()
         };
         drop(idle);
@@ -751,18 +780,18 @@ impl Incoming for Core {
     fn offer(&self, from: MemberId, shard: ShardId, session: u64) -> Result<Arc<Offer>> {
         let key = (shard, from, session);
         let copy = self.table.get(shard).ok_or_else(|| no_copy(shard))?;
-        {
-            let offers = self.offers.lock();
-            if offers.len() >= MAX_OFFERS && !offers.contains_key(&key) {
-                return Err(Error::Busy("as many offers as a server makes at a time".into()));
-            }
-        }
+        let going = |offers: &BTreeMap<OfferKey, Offered>| {
+            let idle = offers.iter().map(|(key, offered)| (*key, offered.asked.elapsed())).collect();
+            make_room(&idle, (shard, from))
+                .ok_or_else(|| Error::Busy("as many offers as a server makes at a time".into()))
+        };
+        going(&self.offers.lock())?;
         // Anew each time: what it is to be completed with is behind the last mark.
         let offer = Arc::new(copy.offer()?);
         let before = {
             let mut offers = self.offers.lock();
-            let others: Vec<_> = offers.keys().filter(|(of, to, _)| (*of, *to) == (shard, from)).copied().collect();
-            let before: Vec<_> = others.iter().filter_map(|key| offers.remove(key)).collect();
+            let going = going(&offers)?;
+            let before: Vec<_> = going.iter().filter_map(|key| offers.remove(key)).collect();
             offers.insert(key, Offered { offer: offer.clone(), asked: Instant::now() });
             before
         };
@@ -807,6 +836,21 @@ mod tests {
     use ecotone_replica::promotion::Serving;
 
     use super::*;
+
+    #[test]
+    fn an_offer_that_nobody_uses_makes_room_and_the_one_before_counts_for_nothing() {
+        let key = |shard: u32, session| (ShardId(shard), MemberId(2), session);
+        let second = Duration::from_secs(1);
+        let mut idle: BTreeMap<OfferKey, Duration> =
+            (1..=MAX_OFFERS as u32).map(|shard| (key(shard, 1), second * shard)).collect();
+        assert_eq!(make_room(&idle, (ShardId(3), MemberId(2))), Some(vec![key(3, 1)]), "it is replaced");
+        assert_eq!(make_room(&idle, (ShardId(3), MemberId(4))), None, "all are in use");
+        idle.insert(key(5, 1), MIN_IDLE_BEFORE_EVICTION * 2);
+        idle.insert(key(6, 1), MIN_IDLE_BEFORE_EVICTION);
+        assert_eq!(make_room(&idle, (ShardId(3), MemberId(4))), Some(vec![key(5, 1)]), "idle for longest");
+        idle.remove(&key(9, 1));
+        assert_eq!(make_room(&idle, (ShardId(3), MemberId(4))), Some(vec![]));
+    }
 
     #[test]
     fn an_estimate_follows_from_what_has_come_since_seeding_began() {

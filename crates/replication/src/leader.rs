@@ -33,6 +33,12 @@ const ABSENT_AFTER_US: u64 = 3_000_000;
 const REPLACE_AFTER_US: u64 = 300_000_000;
 /// A hand-over that takes longer is taken back.
 const MAX_HAND_OVER_US: u64 = 5_000_000;
+/// The successor's log is verified within this, or nothing comes of it. It is read as a whole.
+const MAX_VERIFY_US: u64 = 30_000_000;
+/// Between two questions whether it is.
+const VERIFY_EVERY_US: u64 = 1_000_000;
+/// A hand-over that came to nothing is not planned again before this: writes are refused meanwhile.
+const HAND_OVER_PAUSE_US: u64 = 60_000_000;
 /// What is said again of a shard that stays without a primary.
 const WARN_EVERY_US: u64 = 30_000_000;
 
@@ -51,6 +57,9 @@ struct HandOver {
     to: MemberId,
     epoch: Epoch,
     since_us: u64,
+    /// The log of the successor is undamaged: others will be built from it.
+    is_verified: bool,
+    asked_us: Option<u64>,
 }
 
 /// What a leader remembers.
@@ -61,6 +70,8 @@ pub(crate) struct Leader {
     placed_us: u64,
     warned_us: BTreeMap<ShardId, u64>,
     hand_overs: BTreeMap<ShardId, HandOver>,
+    /// Until when none is planned, where one came to nothing.
+    paused_us: BTreeMap<ShardId, u64>,
 }
 
 impl Leader {
@@ -78,6 +89,7 @@ impl Leader {
             placed_us: now_us,
             warned_us: BTreeMap::new(),
             hand_overs: BTreeMap::new(),
+            paused_us: BTreeMap::new(),
         }
     }
 
@@ -91,7 +103,10 @@ impl Leader {
                 }
             }
             Message::Sealed(report) if report.member == from => self.promotions.sealed(report),
-            Message::Verified { shard, is_sound, .. } => self.promotions.verified(shard, from, is_sound),
+            Message::Verified { shard, epoch, is_sound } => {
+                self.promotions.verified(shard, from, is_sound);
+                self.successor_verified((shard, epoch, from), is_sound, now_us);
+            }
             Message::Repaired { shard, is_whole, .. } => self.promotions.repaired(shard, from, is_whole),
             _ => {}
         }
@@ -107,9 +122,24 @@ impl Leader {
         let Some(state) = map.shards.get(&shard) else { return false };
         let is_possible = state.primary.is_some_and(|primary| primary != to) && state.in_sync.contains(&to);
         if is_possible {
-            self.hand_overs.entry(shard).or_insert(HandOver { to, epoch: state.epoch, since_us: now_us });
+            let (epoch, since_us) = (state.epoch, now_us);
+            let new = HandOver { to, epoch, since_us, is_verified: false, asked_us: None };
+            self.hand_overs.entry(shard).or_insert(new);
         }
         is_possible
+    }
+
+    fn successor_verified(&mut self, (shard, epoch, of): (ShardId, Epoch, MemberId), is_sound: bool, now_us: u64) {
+        let Some(hand_over) = self.hand_overs.get_mut(&shard).filter(|it| (it.epoch, it.to) == (epoch, of)) else {
+            return;
+        };
+        if !is_sound {
+            warn!(shard = shard.0, server = of.0, "a shard is not handed over: the log of its successor is damaged");
+            self.hand_overs.remove(&shard);
+            self.paused_us.insert(shard, now_us + HAND_OVER_PAUSE_US);
+        } else if !hand_over.is_verified {
+            (hand_over.is_verified, hand_over.since_us) = (true, now_us);
+        }
     }
 
     /// What is to be done now. `is_replicated` says which shards have copies to be watched.
@@ -163,7 +193,17 @@ impl Leader {
                 return false;
             };
             let Some(primary) = state.primary else { return false };
+            if !hand_over.is_verified {
+                if hand_over.asked_us.is_none_or(|asked_us| now_us >= asked_us + VERIFY_EVERY_US) {
+                    hand_over.asked_us = Some(now_us);
+                    orders.push(Order::Send(hand_over.to, Message::Verify(*shard, state.epoch)));
+                }
+                return now_us <= hand_over.since_us + MAX_VERIFY_US;
+            }
             let is_over = now_us > hand_over.since_us + MAX_HAND_OVER_US;
+            if is_over {
+                self.paused_us.insert(*shard, now_us + HAND_OVER_PAUSE_US);
+            }
             let to = Some(hand_over.to).filter(|_| !is_over);
             let message = Message::HandOver { shard: *shard, epoch: state.epoch, to };
             orders.push(Order::Send(primary, message));
@@ -182,6 +222,7 @@ impl Leader {
             members().filter(|member| now_us > last_us(*member) + REPLACE_AFTER_US).collect();
         let busy: BTreeSet<ShardId> = self.hand_overs.keys().copied().collect();
         let presence = Presence { alive: &alive, given_up: &given_up };
+        self.paused_us.retain(|_, until_us| now_us < *until_us);
         for change in next_changes(map, settings.copies, presence, &busy) {
             let Some(state) = map.shards.get(&change.shard()) else { continue };
             let epoch = state.epoch;
@@ -200,6 +241,7 @@ impl Leader {
                     info!(shard = shard.0, server = member.0, "a copy is given up");
                     orders.push(Order::Propose(Entry::RemoveCopy { shard, epoch, member }));
                 }
+                Change::HandOver { shard, .. } if self.paused_us.contains_key(&shard) => {}
                 Change::HandOver { shard, to } => {
                     if self.begin_hand_over(map, shard, to, now_us) {
                         info!(shard = shard.0, server = to.0, "a shard is handed over");
@@ -207,5 +249,81 @@ impl Leader {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ecotone_control::ids::FederationId;
+    use ecotone_control::map::Shard;
+
+    use super::*;
+
+    const SHARD: ShardId = ShardId(1);
+    const PRIMARY: MemberId = MemberId(1);
+    const SUCCESSOR: MemberId = MemberId(2);
+
+    fn known() -> Arc<Known> {
+        let copies: BTreeSet<MemberId> = [PRIMARY, SUCCESSOR].into();
+        let (in_sync, primary) = (copies.clone(), Some(PRIMARY));
+        let state = Shard { slots: Vec::new(), copies, in_sync, primary, epoch: Epoch(3), set_version: 1 };
+        let mut map = Map::new(FederationId([0; 8]));
+        map.shards.insert(SHARD, state);
+        Arc::new(Known {
+            map: Arc::new(map),
+            member: PRIMARY,
+            leader: Some(PRIMARY),
+            term: 1,
+            voters: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            applied: 1,
+            stopped: None,
+            told_removed: false,
+        })
+    }
+
+    /// What is sent about the hand-over: whom it is asked to verify, and to whom the primary hands over.
+    fn sent(leader: &mut Leader, now_us: u64) -> (Vec<MemberId>, Vec<Option<MemberId>>) {
+        let (mut asked, mut handed) = (Vec::new(), Vec::new());
+        for order in leader.tick(&known(), |_, _| false, now_us) {
+            match order {
+                Order::Send(to, Message::Verify(SHARD, Epoch(3))) => asked.push(to),
+                Order::Send(PRIMARY, Message::HandOver { shard: SHARD, epoch: Epoch(3), to }) => handed.push(to),
+                Order::Send(..) | Order::Propose(_) => panic!("nothing else is asked for"),
+            }
+        }
+        (asked, handed)
+    }
+
+    fn verified(leader: &mut Leader, epoch: u64, is_sound: bool, now_us: u64) {
+        leader.said(SUCCESSOR, Message::Verified { shard: SHARD, epoch: Epoch(epoch), is_sound }, now_us);
+    }
+
+    #[test]
+    fn a_shard_is_handed_over_to_a_log_that_was_verified() {
+        let mut leader = Leader::new(0);
+        assert!(leader.begin_hand_over(&known().map, SHARD, SUCCESSOR, 0));
+        assert_eq!(sent(&mut leader, 0), (vec![SUCCESSOR], vec![]));
+        assert_eq!(sent(&mut leader, VERIFY_EVERY_US - 1), (vec![], vec![]));
+        verified(&mut leader, 2, true, VERIFY_EVERY_US);
+        assert_eq!(sent(&mut leader, VERIFY_EVERY_US), (vec![SUCCESSOR], vec![]), "that was of another epoch");
+        let long = 2 * MAX_HAND_OVER_US;
+        verified(&mut leader, 3, true, long);
+        assert_eq!(sent(&mut leader, long), (vec![], vec![Some(SUCCESSOR)]));
+        // It takes too long, and is not planned again at once; people may.
+        assert_eq!(sent(&mut leader, long + MAX_HAND_OVER_US + 1), (vec![], vec![None]));
+        assert_eq!(sent(&mut leader, long + MAX_HAND_OVER_US + 2), (vec![], vec![]));
+        assert!(leader.paused_us.contains_key(&SHARD));
+        assert!(leader.begin_hand_over(&known().map, SHARD, SUCCESSOR, long + MAX_HAND_OVER_US + 2));
+    }
+
+    #[test]
+    fn a_shard_is_not_handed_over_to_a_damaged_log() {
+        let mut leader = Leader::new(0);
+        leader.begin_hand_over(&known().map, SHARD, SUCCESSOR, 0);
+        sent(&mut leader, 0);
+        verified(&mut leader, 3, false, 1);
+        assert_eq!(sent(&mut leader, VERIFY_EVERY_US), (vec![], vec![]));
+        assert!(leader.hand_overs.is_empty() && leader.paused_us.contains_key(&SHARD));
     }
 }

@@ -9,6 +9,7 @@
 //!
 //! Threads: that which follows the map; files are removed on one of their own.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use ecotone_control::map::{Map, ServerState, Shard};
 use ecotone_membership::Known;
 use ecotone_mirror::record::read_standing;
 use ecotone_mirror::whole;
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::shard::Around;
@@ -56,12 +58,13 @@ pub(crate) struct Leftovers {
 }
 
 impl Leftovers {
-    /// `is_replicated` says of which shards copies are driven.
+    /// `is_replicated` says of which shards copies are driven, `ending` of which files are touched still.
     pub(crate) fn look(
         &mut self,
         known: &Known,
         table: &Table,
         around: &Arc<Around>,
+        ending: &Arc<Mutex<BTreeSet<ShardId>>>,
         is_replicated: impl Fn(&Map, &Shard) -> bool,
     ) {
         if !self.is_due(known.leader.is_some() && !known.is_removed(), Instant::now()) {
@@ -70,15 +73,21 @@ impl Leftovers {
         let map = &known.map;
         let is_safe = |shard: &Shard| is_replicated(map, shard) && shard.in_sync.len() >= MIN_OTHERS;
         for (id, _) in map.shards.iter().filter(|(_, shard)| is_safe(shard)) {
-            if table.get(*id).is_none() && is_elsewhere(map, *id, around.me) && around.host.reserve(*id) {
+            let is_over = table.get(*id).is_none() && !ending.lock().contains(id);
+            if is_over && is_elsewhere(map, *id, around.me) && around.host.reserve(*id) {
                 // Where replication has never written its standing it has driven nothing.
                 match read_standing(&around.host.directory(*id)) {
                     Ok(Some(_)) => {
-                        let (removing, id) = (around.clone(), *id);
-                        let work = move || remove(&removing, id);
+                        let (removing, left, id) = (around.clone(), ending.clone(), *id);
+                        ending.lock().insert(id);
+                        let work = move || {
+                            remove(&removing, id);
+                            left.lock().remove(&id);
+                        };
                         if let Err(error) = std::thread::Builder::new().name("ecotone-copy-end".into()).spawn(work) {
                             warn!(shard = id.0, %error, "files of a copy that is elsewhere stay until the next start");
                             around.host.release(id);
+                            ending.lock().remove(&id);
                         }
                     }
                     _ => _ = around.host.release(*id),

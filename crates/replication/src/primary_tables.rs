@@ -8,26 +8,35 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ecotone_control::ids::{Epoch, ShardId};
+use ecotone_control::ids::{Epoch, MemberId, ShardId};
 use ecotone_mirror::names::FileName;
 use ecotone_replica::stream::{ContentId, FileKind};
 use ecotone_types::ServerId;
 
 use crate::links::Links;
-use crate::shard::Shared;
+
+/// The copy whose tables they are.
+pub(crate) trait Primary: Send + Sync {
+    /// Whether it is the primary of that epoch still.
+    fn is_primary_in(&self, epoch: Epoch) -> bool;
+    /// What a finished file holds, and for how long copies could have it.
+    fn content_of(&self, file: FileName) -> Option<(ContentId, Duration)>;
+    /// Who follows.
+    fn followers(&self) -> Vec<MemberId>;
+}
 
 /// See the module.
 pub struct PrimaryTables {
     /// Weak: a store that is being closed keeps no copy from ending.
-    shared: Weak<Shared>,
+    primary: Weak<dyn Primary>,
     shard: ShardId,
     epoch: Epoch,
     links: Links,
 }
 
 impl PrimaryTables {
-    pub(crate) fn new(shared: &Arc<Shared>, epoch: Epoch, links: Links) -> PrimaryTables {
-        PrimaryTables { shared: Arc::downgrade(shared), shard: shared.shard, epoch, links }
+    pub(crate) fn new(primary: Weak<dyn Primary>, shard: ShardId, epoch: Epoch, links: Links) -> PrimaryTables {
+        PrimaryTables { primary, shard, epoch, links }
     }
 
     /// Of which shard.
@@ -40,8 +49,8 @@ impl PrimaryTables {
         self.epoch
     }
 
-    fn current(&self) -> Option<Arc<Shared>> {
-        self.shared.upgrade().filter(|shared| shared.is_primary_in(self.epoch))
+    fn current(&self) -> Option<Arc<dyn Primary>> {
+        self.primary.upgrade().filter(|primary| primary.is_primary_in(self.epoch))
     }
 
     /// Whether this server is the primary in that epoch still.
@@ -56,7 +65,7 @@ impl PrimaryTables {
 
     /// The servers whose copies follow.
     pub fn holders(&self) -> Vec<ServerId> {
-        let followers = self.current().map(|shared| shared.followers()).unwrap_or_default();
+        let followers = self.current().map(|primary| primary.followers()).unwrap_or_default();
         followers.into_iter().filter_map(|member| self.links.name_of(member)).collect()
     }
 }

@@ -43,8 +43,11 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// An epoch begins: nothing is written in it yet.
+    /// An epoch begins: nothing is written in it yet, and who waits in it will say so anew.
     pub(crate) fn begin(&self) {
+        for wake in std::mem::take(&mut *self.wakes.lock()).iter().filter_map(Weak::upgrade) {
+            wake();
+        }
         self.written.store(0, Ordering::Release);
         self.is_cut_off.store(false, Ordering::Release);
         self.is_handing_over.store(false, Ordering::Release);
@@ -81,5 +84,31 @@ impl Publisher {
     /// Whether somebody has asked for the clock since this was asked last.
     pub(crate) fn take_clock_read(&self) -> bool {
         self.is_clock_read.swap(false, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn who_waited_in_an_epoch_is_woken_and_forgotten_when_another_one_begins() {
+        let publisher = Publisher::default();
+        let woken = Arc::new(AtomicUsize::new(0));
+        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new({
+            let woken = woken.clone();
+            move || {
+                woken.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        publisher.wakes.lock().push(Arc::downgrade(&wake));
+        publisher.begin();
+        assert_eq!(woken.load(Ordering::SeqCst), 1);
+        publisher.publish(Published { epoch: Epoch(3), ..Published::default() });
+        assert_eq!(woken.load(Ordering::SeqCst), 1);
+        assert!(publisher.wakes.lock().is_empty());
     }
 }

@@ -55,6 +55,10 @@ const RETRY_DELAY: Duration = Duration::from_secs(60);
 const MAX_BUSY_TIME: Duration = Duration::from_secs(60);
 /// How long a copy may take until it follows another one that was made the primary.
 const MAX_FOLLOW_TIME: Duration = Duration::from_secs(60);
+/// How often others are asked for a file that some of them do not give.
+const FETCH_ATTEMPTS: u32 = 4;
+/// Between two times.
+const FETCH_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Between two looks at whether something is to be done, and the longest sleep.
 const TICK: Duration = Duration::from_millis(100);
 /// How often it is written down how far a round is.
@@ -431,6 +435,18 @@ impl<'a> Copy<'a> {
         yields || self.shared.is_over() || self.is_stopping.load(Ordering::Acquire)
     }
 
+    /// False: it stops.
+    fn waits_until(&self, at: Instant) -> bool {
+        while !self.stops() {
+            let left = at.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            std::thread::sleep(left.min(TICK));
+        }
+        false
+    }
+
     /// Others with a copy, by whom a file should be given: the primary, then those in sync.
     fn others(&self) -> (Option<MemberId>, Vec<MemberId>) {
         let known = self.scrub.table.map.read().clone();
@@ -465,23 +481,40 @@ impl Subject for Copy<'_> {
     }
 
     fn fetch(&self, want: &Want, is_primary: bool) -> Result<std::result::Result<MemberId, String>> {
-        let (_, others) = self.others();
-        if others.is_empty() {
-            return Ok(Err("there is no other copy of the shard".into()));
-        }
         let path = mend_path(&self.directory, want);
         let mut reasons = Vec::new();
-        for from in others {
-            let fetched = self.scrub.around.fetcher.file(from, self.shared.shard, want, &path, &|| self.stops());
-            match fetched {
-                Ok(true) => match check_fetched(&path, want) {
-                    Ok(()) => return Ok(Ok(from)),
-                    Err(MirrorError::Mismatch { .. }) => reasons.push(format!("{from} has other bytes")),
-                    Err(error) => return Err(error.into()),
-                },
-                Ok(false) => reasons.push(format!("{from} does not have it")),
-                Err(error @ (Error::Io { .. } | Error::Stopped | Error::Mirror(_))) => return Err(error),
-                Err(error) => reasons.push(error.to_string()),
+        for attempt in 0..FETCH_ATTEMPTS {
+            let (_, others) = self.others();
+            if others.is_empty() {
+                return Ok(Err("there is no other copy of the shard".into()));
+            }
+            if attempt > 0 && !self.waits_until(Instant::now() + FETCH_RETRY_DELAY) {
+                return Err(Error::Stopped);
+            }
+            reasons.clear();
+            // One that is being opened or closed gives nothing for a moment.
+            let mut is_final = true;
+            for from in others {
+                let fetched = self.scrub.around.fetcher.file(from, self.shared.shard, want, &path, &|| self.stops());
+                match fetched {
+                    Ok(true) => match check_fetched(&path, want) {
+                        Ok(()) => return Ok(Ok(from)),
+                        Err(MirrorError::Mismatch { .. }) => reasons.push(format!("{from} has other bytes")),
+                        Err(error) => return Err(error.into()),
+                    },
+                    Err(error @ (Error::Io { .. } | Error::Stopped | Error::Mirror(_))) => return Err(error),
+                    Ok(false) => {
+                        is_final = false;
+                        reasons.push(format!("{from} does not have it"));
+                    }
+                    Err(error) => {
+                        is_final = false;
+                        reasons.push(error.to_string());
+                    }
+                }
+            }
+            if is_final {
+                break;
             }
         }
         let which = if is_primary { "of which the primary is here" } else { "of which this is a replica" };
@@ -515,14 +548,7 @@ impl Subject for Copy<'_> {
         let now = Instant::now();
         let paid = self.paid.get().max(now) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);
         self.paid.set(paid);
-        while !self.stops() {
-            let left = paid.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return true;
-            }
-            std::thread::sleep(left.min(TICK));
-        }
-        false
+        self.waits_until(paid)
     }
 }
 

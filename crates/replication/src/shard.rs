@@ -14,9 +14,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ use crate::gate::{CommitGate, Copied};
 use crate::host::{Host, Opening};
 use crate::leases::Leases;
 use crate::links::Links;
-use crate::primary_tables::PrimaryTables;
+use crate::primary_tables::{self, PrimaryTables};
 use crate::published::{Published, Publisher};
 use crate::repairing::Scrubbed;
 
@@ -99,7 +99,7 @@ pub(crate) enum Input {
     /// Another server says this.
     Message(MemberId, Message, Vec<Vec<u8>>),
     /// The store is open, or could not be opened.
-    Opened(Box<Directory>, Result<()>),
+    Opened(Result<()>),
     /// The store is closed, or could not be.
     Closed(Result<()>),
     SyncEnded(Result<Option<SyncDone>>),
@@ -143,6 +143,10 @@ impl Inbox {
         }
         inputs.push_back(input);
         self.changed.notify_one();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.inputs.lock().iter().any(|input| matches!(input, Input::Stop))
     }
 
     /// The machine has something to say.
@@ -220,6 +224,8 @@ struct State {
     epoch: Epoch,
     /// As primary: its store is open, or is being opened.
     serves: bool,
+    /// The last epoch in which it began to open its store as primary.
+    opened: Epoch,
     is_store_open: bool,
     /// Its files could not be put in place: it says and promises nothing.
     is_broken: bool,
@@ -279,6 +285,23 @@ impl Sink for Shared {
     }
 }
 
+impl primary_tables::Primary for Shared {
+    fn is_primary_in(&self, epoch: Epoch) -> bool {
+        let machine = self.machine.lock();
+        machine.copy.primary().is_some_and(|primary| primary.epoch() == epoch && !primary.is_closed())
+    }
+
+    fn content_of(&self, file: FileName) -> Option<(ContentId, Duration)> {
+        self.source.read().as_ref()?.content_of(file)
+    }
+
+    /// How far they are is known.
+    fn followers(&self) -> Vec<MemberId> {
+        let facts = self.facts.lock();
+        facts.lag_bytes.iter().filter(|(_, lag)| lag.is_some()).map(|(member, _)| *member).collect()
+    }
+}
+
 impl Copied for Shared {
     fn shard(&self) -> ShardId {
         self.shard
@@ -313,7 +336,9 @@ impl Shared {
         let machine = self.machine.lock();
         let copy = &machine.copy;
         let serving = match copy.serving(&self.leases.held.lock(), now_us) {
-            Serving::Primary { .. } if !state.serves || now_us > state.ticked_us + MAX_SILENT_US => Serving::Replica,
+            Serving::Primary { .. } if now_us > state.ticked_us + MAX_SILENT_US => Serving::Replica,
+            // One that records that it is the primary, on a slow disk, is about to open its store.
+            Serving::Primary { epoch, .. } if !state.serves && state.opened >= epoch => Serving::Replica,
             serving => serving,
         };
         let staleness = if copy.primary().is_none() { copy.staleness(now_us) } else { None };
@@ -351,27 +376,9 @@ impl Shared {
         !self.state.lock().is_broken && self.machine.lock().copy.may_promise(epoch)
     }
 
-    /// Whether it is the primary of this epoch, and will be until further notice.
-    pub(crate) fn is_primary_in(&self, epoch: Epoch) -> bool {
-        let machine = self.machine.lock();
-        machine.copy.primary().is_some_and(|primary| primary.epoch() == epoch && !primary.is_closed())
-    }
-
     /// The epoch that the map names, as this copy knows it.
     pub(crate) fn epoch(&self) -> Epoch {
         self.state.lock().epoch
-    }
-
-    /// The other copies that follow this primary: how far they are is known.
-    pub(crate) fn followers(&self) -> Vec<MemberId> {
-        let facts = self.facts.lock();
-        facts.lag_bytes.iter().filter(|(_, lag)| lag.is_some()).map(|(member, _)| *member).collect()
-    }
-
-    /// What a finished file of the primary that is open here holds, and for how long copies could
-    /// have it.
-    pub(crate) fn content_of(&self, file: FileName) -> Option<(ContentId, Duration)> {
-        self.source.read().as_ref()?.content_of(file)
     }
 
     /// Links the tables of this replica that hold these. Says which it has.
@@ -387,6 +394,11 @@ impl Shared {
     /// The epoch that it is the primary of.
     pub(crate) fn primary_epoch(&self) -> Option<Epoch> {
         self.machine.lock().copy.primary().map(|primary| primary.epoch())
+    }
+
+    /// Whether this is the primary, and another copy needs no files of it.
+    pub(crate) fn is_followed_by(&self, member: MemberId) -> bool {
+        self.machine.lock().copy.primary().is_some_and(|primary| primary.sender().is_following(member))
     }
 
     pub(crate) fn facts(&self) -> Facts {
@@ -504,6 +516,8 @@ struct Thread {
     is_store_open: bool,
     is_opening: bool,
     is_closing: bool,
+    /// The last epoch of which `Opened` was carried out.
+    opened: Epoch,
     /// `Opened` came while the store was being closed.
     is_to_open: bool,
     /// `Closed` came while the store was being opened.
@@ -525,8 +539,10 @@ struct Thread {
     awaits_seed: Option<(SeedId, u64)>,
     /// The session whose seed is being fetched, or [`REPAIR`].
     seeding: Option<SeedId>,
-    /// While the store is open.
-    resting: Option<Box<Directory>>,
+    /// While the store is open, or is being opened.
+    resting: Arc<Mutex<Option<Box<Directory>>>>,
+    /// What was fetched for another directory may be there, and be of use.
+    may_hold_seed: bool,
     /// Came while the store was still open.
     seeded: Option<(SeedId, Box<Built>)>,
     /// Who asked for a repair, and its epoch.
@@ -578,6 +594,8 @@ impl Thread {
     fn new(shard: ShardId, state: &Shard, settings: CopySettings, level: Level, around: Arc<Around>) -> Result<Thread> {
         let path = around.host.directory(shard);
         let (mut directory, found) = Directory::open(&path, around.boot)?;
+        // Of a primary that was killed here.
+        Source::clear(&path)?;
         let mut found = Found { standing: found.standing, at: found.at, clock_limit_ms: found.clock_limit_ms };
         let is_only = state.in_sync.len() == 1 && state.in_sync.contains(&around.me);
         let is_first = state.epoch.0 <= 1 && state.set_version <= 1;
@@ -622,6 +640,7 @@ impl Thread {
             is_store_open: false,
             is_opening: false,
             is_closing: false,
+            opened: Epoch(0),
             is_to_open: false,
             is_to_close: false,
             map: None,
@@ -634,7 +653,8 @@ impl Thread {
             make_again_us: 0,
             awaits_seed: None,
             seeding: None,
-            resting: None,
+            resting: Arc::default(),
+            may_hold_seed: true,
             seeded: None,
             repairing: None,
             trouble: None,
@@ -715,7 +735,7 @@ impl Thread {
                 self.step(|copy, _| copy.configure(settings.primary));
             }
             Input::Message(from, message, bytes) => self.message(from, message, bytes),
-            Input::Opened(directory, result) => self.opened(directory, result),
+            Input::Opened(result) => self.opened(result),
             Input::Closed(result) => self.closed(result),
             Input::SyncEnded(result) => self.sync_ended(result),
             Input::Fetched(want, result) => self.fetched(&want, result),
@@ -952,10 +972,12 @@ impl Thread {
         if let Err(error) = self.shared.made.lock().expire(now_us) {
             tracing::debug!(shard = self.shared.shard.0, %error, "a table that a job made here is not removed");
         }
+        self.discard_seed();
         self.fetch(now_us);
         *self.shared.state.lock() = State {
             epoch: self.map.as_ref().map_or(Epoch(0), |map| map.epoch),
             serves: self.is_store_open || self.is_opening,
+            opened: self.opened,
             is_store_open: self.is_store_open,
             is_broken: self.is_broken,
             ticked_us: now_us,
@@ -1047,7 +1069,12 @@ impl Thread {
             }
             let mut commands: VecDeque<Command> = commands.into();
             while let Some(command) = commands.pop_front() {
-                if let Command::Apply(first) = command {
+                if let Command::Persist(standing) = &command {
+                    if !self.persist(standing) {
+                        // But for the store, which is to be closed whatever is recorded.
+                        commands.retain(|command| *command == Command::Closed);
+                    }
+                } else if let Command::Apply(first) = command {
                     let mut items = vec![first];
                     while let Some(Command::Apply(next)) = commands.front() {
                         items.push(*next);
@@ -1063,15 +1090,24 @@ impl Thread {
 
     fn carry_out(&mut self, command: Command) {
         match command {
-            Command::Persist(standing) => self.persist(&standing),
+            // Done before others are.
+            Command::Persist(_) => {}
             Command::ToPrimary(to, said) => self.answer_stream(to, Message::ToPrimary(self.shared.shard, said)),
             Command::ToCopy(to, said) => {
                 let bytes = match &said.body {
                     ToCopyBody::Items { items, .. } => match self.read(items) {
                         Ok(bytes) => bytes,
-                        Err(error) => {
+                        Err((position, error)) => {
                             // The copy finds that items are missing, and greets anew.
                             self.trouble(format!("items of the stream cannot be read again: {error}"));
+                            if is_final(&error) {
+                                // Then it must not be sent the same again.
+                                self.step(|copy, _| {
+                                    if let Some(primary) = copy.primary_mut() {
+                                        primary.lost(position, now_us());
+                                    }
+                                });
+                            }
                             return;
                         }
                     },
@@ -1104,28 +1140,36 @@ impl Thread {
         self.around.links.send(to, &message.into());
     }
 
-    /// What is not recorded must not be said, so this is tried until it is done.
-    fn persist(&mut self, standing: &ecotone_replica::standing::Standing) {
+    /// What is not recorded must not be said, so this is tried until it is done, or the copy ends: then
+    /// it says false, and nothing that follows is done.
+    fn persist(&mut self, standing: &ecotone_replica::standing::Standing) -> bool {
         loop {
             let done = match &mut self.files {
                 Files::Replica(directory) => directory.persist(standing),
                 Files::Elsewhere => record::write_standing(&self.path, standing),
             };
             match done {
-                Ok(()) => return,
+                Ok(()) => return true,
                 Err(error) => {
                     self.trouble(format!("what this copy must remember cannot be recorded: {error}"));
+                    if self.shared.is_over() || self.shared.inbox.is_stopping() {
+                        return false;
+                    }
                     std::thread::sleep(Duration::from_micros(RETRY_DELAY_US));
                 }
             }
         }
     }
 
-    fn read(&self, items: &[Item]) -> Result<Vec<Vec<u8>>> {
-        let Some(source) = self.shared.source.read().clone() else {
-            return items.iter().map(|item| if item.bytes == 0 { Ok(Vec::new()) } else { Err(busy()) }).collect();
+    /// The bytes of each item; or of which one not.
+    fn read(&self, items: &[Item]) -> Result<Vec<Vec<u8>>, (Position, Error)> {
+        let source = self.shared.source.read().clone();
+        let bytes = |item: &Item| match &source {
+            _ if item.bytes == 0 => Ok(Vec::new()),
+            Some(source) => source.read(item).map_err(|error| (item.position, error.into())),
+            None => Err((item.position, busy())),
         };
-        items.iter().map(|item| if item.bytes == 0 { Ok(Vec::new()) } else { Ok(source.read(item)?) }).collect()
+        items.iter().map(bytes).collect()
     }
 
     fn apply(&mut self, items: Vec<Item>) {
@@ -1203,7 +1247,19 @@ impl Thread {
                 Box::new(move || Ok(ecotone_mirror::whole::sync(&path).map(|()| None)?))
             }
         };
-        self.helper("ecotone-copy-sync", Duty::Replica, move || inbox.inbox.put(Input::SyncEnded(work())));
+        // Without a thread it is done here: what it was to sync nobody else knows.
+        let work = Arc::new(Mutex::new(Some(work)));
+        let left = work.clone();
+        let begin = move || {
+            let work = work.lock().take();
+            if let Some(work) = work {
+                inbox.inbox.put(Input::SyncEnded(work()));
+            }
+        };
+        self.helper("ecotone-copy-sync", Duty::Replica, begin, move |error| {
+            let work = left.lock().take();
+            Input::SyncEnded(work.map_or(Err(error), |work| work()))
+        });
     }
 
     fn sync_ended(&mut self, result: Result<Option<SyncDone>>) {
@@ -1234,31 +1290,57 @@ impl Thread {
         }
     }
 
-    /// Work on a thread of its own. Somebody waits for a store that is opened or closed.
-    fn helper(&self, name: &str, duty: Duty, work: impl FnOnce() + Send + 'static) {
+    /// Has `work` done on a thread of its own, which puts into the inbox what has become of it. Where
+    /// there is no thread, or it panics, that is what `failed` makes of it: else it was waited for, for
+    /// ever.
+    fn helper(
+        &self,
+        name: &str,
+        duty: Duty,
+        work: impl FnOnce() + Send + 'static,
+        failed: impl FnOnce(Error) -> Input + Send + 'static,
+    ) {
+        let failed = Arc::new(Mutex::new(Some(failed)));
+        let shared = self.shared.clone();
+        let put = {
+            let failed = failed.clone();
+            move |error: std::io::Error| {
+                error!(shard = shared.shard.0, %error, "a thread for a copy ends, or does not begin");
+                let failed = failed.lock().take();
+                if let Some(failed) = failed {
+                    shared.inbox.put(failed(Error::Thread { what: "what a copy waits for", source: error }));
+                }
+            }
+        };
+        let put_here = put.clone();
         let duties = self.around.host.duties();
-        let work = move || {
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(move || {
             if let Some(duties) = &duties {
                 duties.begin(duty);
             }
-            work();
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+                put(std::io::Error::other("it has panicked"));
+            }
             if let Some(duties) = &duties {
                 duties.end();
             }
-        };
-        if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(work) {
-            error!(shard = self.shared.shard.0, %error, "the system gives no thread for a copy");
+        });
+        if let Err(error) = spawned {
+            put_here(error);
         }
     }
 
     // ---- The store ----
 
     fn open(&mut self) {
-        let Files::Replica(mut directory) = std::mem::replace(&mut self.files, Files::Elsewhere) else {
+        self.opened = self.shared.primary_epoch().unwrap_or_default();
+        let Files::Replica(directory) = std::mem::replace(&mut self.files, Files::Elsewhere) else {
             // It is still being closed.
             self.is_to_open = true;
             return;
         };
+        self.resting = Arc::new(Mutex::new(Some(directory)));
+        let resting = self.resting.clone();
         self.is_opening = true;
         let epoch = self.shared.primary_epoch().unwrap_or_default();
         self.shared.publisher.begin();
@@ -1268,14 +1350,22 @@ impl Thread {
         let (shared, host, path) = (self.shared.clone(), self.around.host.clone(), self.path.clone());
         let links = self.around.links.clone();
         info!(shard = shared.shard.0, epoch = epoch.0, "this server becomes the primary");
-        self.helper("ecotone-copy-open", Duty::Flush, move || {
-            let opened = open(&shared, &*host, (&path, &mut directory), epoch, slots, links);
-            shared.inbox.put(Input::Opened(directory, opened));
-        });
+        // Somebody waits for a store that is opened or closed.
+        self.helper(
+            "ecotone-copy-open",
+            Duty::Flush,
+            move || {
+                let opened = resting.lock().as_mut().map_or_else(
+                    || Err(busy()),
+                    |directory| open(&shared, &*host, (&path, directory), epoch, slots, links),
+                );
+                shared.inbox.put(Input::Opened(opened));
+            },
+            |error| Input::Opened(Err(error)),
+        );
     }
 
-    fn opened(&mut self, directory: Box<Directory>, result: Result<()>) {
-        self.resting = Some(directory);
+    fn opened(&mut self, result: Result<()>) {
         self.is_opening = false;
         match result {
             Ok(()) => {
@@ -1306,10 +1396,15 @@ impl Thread {
             return;
         }
         let (shared, host) = (self.shared.clone(), self.around.host.clone());
-        self.helper("ecotone-copy-close", Duty::Flush, move || {
-            let closed = host.close(shared.shard).map_err(Error::Host);
-            shared.inbox.put(Input::Closed(closed));
-        });
+        self.helper(
+            "ecotone-copy-close",
+            Duty::Flush,
+            move || {
+                let closed = host.close(shared.shard).map_err(Error::Host);
+                shared.inbox.put(Input::Closed(closed));
+            },
+            |error| Input::Closed(Err(error)),
+        );
     }
 
     fn closed(&mut self, result: Result<()>) {
@@ -1323,7 +1418,8 @@ impl Thread {
         self.is_store_open = false;
         *self.shared.source.write() = None;
         let (mark, clock_limit_ms) = self.shared.mark();
-        if let Some(mut directory) = self.resting.take() {
+        let resting = self.resting.lock().take();
+        if let Some(mut directory) = resting {
             if let Err(error) = directory.closed(mark, clock_limit_ms) {
                 self.trouble(format!("where this copy was cannot be recorded: {error}"));
             } else {
@@ -1355,11 +1451,16 @@ impl Thread {
             }
         };
         self.is_making = true;
-        let shared = self.shared.clone();
-        self.helper("ecotone-copy-make", Duty::Replica, move || {
-            let made = job.run().map_err(Error::from);
-            shared.inbox.put(Input::Made(*job.want(), made));
-        });
+        let (shared, want) = (self.shared.clone(), *job.want());
+        self.helper(
+            "ecotone-copy-make",
+            Duty::Replica,
+            move || {
+                let made = job.run().map_err(Error::from);
+                shared.inbox.put(Input::Made(want, made));
+            },
+            move |error| Input::Made(want, Err(error)),
+        );
     }
 
     fn made(&mut self, want: &Want, result: Result<()>) {
@@ -1399,19 +1500,24 @@ impl Thread {
         self.is_fetching = true;
         let path = directory.temporary(&want);
         let (shared, around) = (self.shared.clone(), self.around.clone());
-        self.helper("ecotone-copy-fetch", Duty::Replica, move || {
-            let fetched = take_made(&shared, &want, &path).and_then(|is_made| {
-                if is_made {
-                    return Ok(true);
-                }
-                let is_there = around.fetcher.file(primary, shared.shard, &want, &path, &|| shared.is_over())?;
-                if is_there {
-                    check_fetched(&path, &want)?;
-                }
-                Ok(is_there)
-            });
-            shared.inbox.put(Input::Fetched(want, fetched));
-        });
+        self.helper(
+            "ecotone-copy-fetch",
+            Duty::Replica,
+            move || {
+                let fetched = take_made(&shared, &want, &path).and_then(|is_made| {
+                    if is_made {
+                        return Ok(true);
+                    }
+                    let is_there = around.fetcher.file(primary, shared.shard, &want, &path, &|| shared.is_over())?;
+                    if is_there {
+                        check_fetched(&path, &want)?;
+                    }
+                    Ok(is_there)
+                });
+                shared.inbox.put(Input::Fetched(want, fetched));
+            },
+            move |error| Input::Fetched(want, Err(error)),
+        );
     }
 
     /// `Ok(false)`: it is not there any more; its deletion is on its way.
@@ -1426,7 +1532,9 @@ impl Thread {
                 }
             },
             // An opening cannot go on without it, and its deletion is behind: other files are asked for.
-            (Ok(_), Files::Replica(directory)) if directory.is_opening() => {
+            (Ok(_), Files::Replica(directory))
+                if directory.is_opening() && directory.wants(now_us()).contains(want) =>
+            {
                 self.abandon();
                 self.step(|copy, out| copy.must_rebuild(now_us(), out));
             }
@@ -1449,6 +1557,19 @@ impl Thread {
         }
     }
 
+    /// A copy that goes on with what it has needs no other files: what was fetched of them takes space,
+    /// and holds files that are deleted.
+    fn discard_seed(&mut self) {
+        let goes_on = self.step(|copy, _| copy.primary().is_some() || copy.receiver().session().is_some());
+        let is_wanted = self.seeding.is_some() || self.seeded.is_some();
+        if self.may_hold_seed && goes_on && !is_wanted {
+            self.may_hold_seed = false;
+            if let Err(error) = Building::discard(&self.path) {
+                warn!(shard = self.shared.shard.0, %error, "what was fetched of another directory cannot be removed");
+            }
+        }
+    }
+
     fn begin_seed(&mut self, of: SeedId, source: MemberId, resume: Resume) {
         let is_awaited = self.step(|copy, _| copy.awaits_seed()) == Some(of);
         if !is_awaited || self.seeding.is_some() || resume == Resume::Stream {
@@ -1461,12 +1582,18 @@ impl Thread {
 
     fn build(&mut self, of: SeedId, source: MemberId) {
         self.seeding = Some(of);
+        self.may_hold_seed = true;
         *self.shared.progress.lock() = Some((0, 0));
         let (shared, around, path) = (self.shared.clone(), self.around.clone(), self.path.clone());
-        self.helper("ecotone-copy-seed", Duty::Replica, move || {
-            let built = build(&shared, &around, &path, of.1, source);
-            shared.inbox.put(Input::Seeded { of, built: built.map(Box::new) });
-        });
+        self.helper(
+            "ecotone-copy-seed",
+            Duty::Replica,
+            move || {
+                let built = build(&shared, &around, &path, of.1, source);
+                shared.inbox.put(Input::Seeded { of, built: built.map(Box::new) });
+            },
+            move |error| Input::Seeded { of, built: Err(error) },
+        );
     }
 
     fn seeded(&mut self, of: SeedId, built: Result<Box<Built>>) {
@@ -1659,6 +1786,17 @@ fn take_made(shared: &Shared, want: &Want, to: &Path) -> Result<bool> {
     Ok(false)
 }
 
+/// Whether an item that could not be read never can be: it was written over, is gone, or the device
+/// does not give it.
+fn is_final(error: &Error) -> bool {
+    use ecotone_mirror::error::Error as Files;
+    match error {
+        Error::Mirror(Files::Mismatch { .. } | Files::Missing { .. }) => true,
+        Error::Mirror(Files::Io { source, .. }) => source.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()),
+        _ => false,
+    }
+}
+
 fn busy() -> Error {
     Error::Busy("the copy is being opened, closed or built".into())
 }
@@ -1678,7 +1816,8 @@ fn open(
     *shared.source.write() = Some(source.clone());
     source.take_stock()?;
     let gate = CommitGate::new(shared.clone(), epoch);
-    let tables = PrimaryTables::new(shared, epoch, links);
+    let copy: Weak<dyn primary_tables::Primary> = Arc::<Shared>::downgrade(shared);
+    let tables = PrimaryTables::new(copy, shared.shard, epoch, links);
     host.open(Opening { shard: shared.shard, slots, tap: source, least_segment, gate, tables }).map_err(Error::Host)
 }
 

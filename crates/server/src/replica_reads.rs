@@ -60,7 +60,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub(crate) struct ReadFacts {
     /// It is open to be read.
     pub(crate) is_open: bool,
-    /// How far what it shows is behind the primary; none where it is not open.
+    /// How far what it shows is behind the primary; none where it is not open, or nobody knows.
     pub(crate) staleness: Option<Staleness>,
     /// Commands that were answered here.
     pub(crate) reads: u64,
@@ -102,12 +102,12 @@ struct Open {
 }
 
 impl Open {
-    fn staleness(&self) -> Staleness {
+    /// None while nobody knows how far the files are.
+    fn staleness(&self) -> Option<Staleness> {
+        let applied = self.followed.applied()?;
         let us = now_us().saturating_sub(self.fresh_us.load(Ordering::Acquire));
         let shown = self.shown_bytes.load(Ordering::Acquire);
-        let bytes =
-            self.followed.applied().map_or(0, |applied| applied.staleness.bytes + applied.bytes.saturating_sub(shown));
-        Staleness { bytes, us }
+        Some(Staleness { bytes: applied.staleness.bytes + applied.bytes.saturating_sub(shown), us })
     }
 }
 
@@ -176,7 +176,7 @@ impl Reads {
             let (reads, refused) = (&place.counts.reads, &place.counts.refused);
             let facts = ReadFacts {
                 is_open: open.is_some(),
-                staleness: open.map(|open| open.staleness()),
+                staleness: open.and_then(|open| open.staleness()),
                 reads: reads.load(Ordering::Relaxed),
                 refused: refused.load(Ordering::Relaxed),
             };

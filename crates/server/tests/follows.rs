@@ -248,7 +248,7 @@ fn run(seed: u64, rounds: u64) {
         match random.below(12) {
             0 | 1 => primary.store().flush(true).unwrap(),
             2 => primary.store().compact(..).unwrap(),
-            3 if random.once_in(4) => {
+            3 if epochs == 0 || random.once_in(4) => {
                 primary.close();
                 // All of an epoch is read before its source goes.
                 copy.take(&primary, usize::MAX);

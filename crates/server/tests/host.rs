@@ -188,7 +188,7 @@ fn info_tells_of_the_store_the_federation_and_the_energy() {
     store.flush(true).unwrap();
     let sections = server.host().info("everything");
     let names: Vec<&str> = sections.iter().map(|section| section.name).collect();
-    assert_eq!(names, ["Server", "Store", "Federation", "Cluster", "Energy"]);
+    assert_eq!(names, ["Server", "Store", "Federation", "Cluster", "Replication", "Energy"]);
     let lines: BTreeMap<String, String> = sections.into_iter().flat_map(|section| section.lines).collect();
     let number = |name: &str| lines[name].parse::<f64>().unwrap_or_else(|_| panic!("{name}: {}", lines[name]));
     assert_eq!(lines["config_file"], "", "there is none");

@@ -361,7 +361,6 @@ fn a_finished_job_that_is_reported_again_trains_once() {
         models.iter().filter(|model| model.server.as_str() == "stranger").map(|model| model.samples).max()
     };
     let job = |number| FinishedJob {
-        held_bytes: 0,
         owner: "stranger".into(),
         worker: "stranger".into(),
         job: number,
@@ -372,6 +371,7 @@ fn a_finished_job_that_is_reported_again_trains_once() {
         input_level: 0,
         output_level: 1,
         number,
+        held_bytes: 0,
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

@@ -127,8 +127,8 @@ impl Reader {
             assert_eq!(self.say(&["READONLY"]), "+OK");
             return;
         };
-        if reply.starts_with('-') {
-            let word = reply[1..].split(' ').next().unwrap();
+        if let Some(refusal) = reply.strip_prefix('-') {
+            let word = refusal.split(' ').next().unwrap();
             assert!(["MOVED", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "TIMEOUT"].contains(&word), "{reply}");
             return;
         }

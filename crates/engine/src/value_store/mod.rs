@@ -111,11 +111,12 @@ impl Opening {
         let writable = admission.is_some();
         let separation = settings.separation.filter(|_| writable);
         let identity = identity::read(directory)?;
-        if separation.is_none() && !identity.has_value_log() {
+        // Whom it follows may begin with either while it is open here.
+        if separation.is_none() && !follows && !identity.has_value_log() {
             return Ok(None);
         }
         let mode = settings.value_compression;
-        let packs = identity.has_packed_values() || (writable && mode != CompressionMode::None);
+        let packs = follows || identity.has_packed_values() || (writable && mode != CompressionMode::None);
         let tap = FileSystemHooks::tap_of(hooks.as_ref());
         if writable {
             tail::trim(&directory.join(VALUES_DIRECTORY), &tap)?;

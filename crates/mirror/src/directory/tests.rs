@@ -976,6 +976,64 @@ fn tables_that_live_short_are_never_fetched_and_edits_wait_for_the_others() {
     copy.finish();
 }
 
+/// The last thing that happens is that the values of a segment move to one that a copy is to make.
+fn world_with_instructions() -> World {
+    let worlds = (0..).map(|seed| {
+        let mut world = World::new(seed);
+        (0..20).for_each(|_| world.put());
+        while !world.growing.is_empty() {
+            world.seal();
+        }
+        world.flush();
+        world.collect();
+        world
+    });
+    let is_one = |world: &World| world.items.iter().any(|(item, _)| matches!(item.kind, Kind::Collect { .. }));
+    worlds.into_iter().find(is_one).unwrap()
+}
+
+#[test]
+fn what_is_to_be_made_is_waited_for_and_a_copy_can_be_opened_before() {
+    let world = world_with_instructions();
+    let all: BTreeSet<u32> = (1..=world.ids).collect();
+    for is_opened in [true, false] {
+        let mut copy = Copy::new(&world, 1);
+        copy.directory().apply(&world.items).unwrap();
+        sync(copy.directory()).unwrap();
+        for _ in 0..3 {
+            copy.now_us += 2 * FETCH_DELAY_US;
+            let now_us = copy.now_us;
+            copy.directory().advance(now_us).unwrap();
+            // All but what it is to make.
+            for want in copy.directory().wants(now_us) {
+                assert_eq!(want.file.kind, FileKind::Table);
+                fs::write(copy.directory().temporary(&want), &world.contents[&want.content]).unwrap();
+                copy.directory().fetched(&want).unwrap();
+            }
+        }
+        let job = copy.directory().to_collect().unwrap().unwrap();
+        assert_eq!(open_store(&copy.path), all, "by the MANIFEST before it");
+        if is_opened {
+            copy.directory().prepare_opening(in_epoch(2, 0), 0).unwrap();
+            assert_eq!(open_store(&copy.path), all);
+            // It comes too late, and is of no use.
+            drop(job.run());
+            assert_eq!(open_store(&copy.path), all);
+            continue;
+        }
+        // Whatever it was made of is damaged: it is fetched.
+        let temporary = copy.directory().temporary(job.want());
+        assert!(copy.directory.as_ref().unwrap().wants(copy.now_us).is_empty(), "not as long as it may be made");
+        copy.directory().not_collected(job.want());
+        assert!(copy.directory().to_collect().unwrap().is_none());
+        let want = copy.directory.as_ref().unwrap().wants(copy.now_us)[0];
+        assert_eq!(want, *job.want());
+        fs::write(temporary, &world.contents[&want.content]).unwrap();
+        copy.directory().fetched(&want).unwrap();
+        copy.finish();
+    }
+}
+
 #[test]
 fn what_comes_twice_is_passed_over_and_what_does_not_follow_is_refused() {
     let mut world = World::new(1);
@@ -1382,9 +1440,10 @@ fn a_directory_that_is_damaged_before_it_takes_its_place_is_not_taken_for_what_i
     let mut building = Building::begin(&path, listing(&offer)).unwrap();
     build(&mut building, &offer).unwrap();
     let built = building.finish().unwrap();
-    let wal = path_of(&names::new_directory(&path), name(FileKind::Wal, world.wal));
-    let bytes = fs::read(&wal).unwrap();
-    fs::write(&wal, &bytes[..bytes.len() - 1]).unwrap();
+    let new = names::new_directory(&path);
+    let (manifest, len) =
+        files_in(&new).unwrap().into_iter().find(|(file, _)| file.kind == FileKind::Manifest).unwrap();
+    fs::File::options().write(true).open(path_of(&new, manifest)).unwrap().set_len(len - 1).unwrap();
     let switched = behind.directory.unwrap().switch(built, &Standing::founded()).map(drop);
     assert!(switched.is_err());
     let (_, found) = Directory::open(&path, boot(0)).unwrap();

@@ -18,7 +18,7 @@ impl Source {
     /// [`Error::Missing`] before this opening has put `CURRENT` in place, and once this server is no
     /// primary any more.
     pub fn contents(&self) -> Result<(Mark, BTreeMap<FileName, ContentId>)> {
-        let state = self.state.lock();
+        let state = self.lock();
         if !state.is_opened || state.is_over {
             return Err(Error::Missing { file: FileName::new(FileKind::Current, 0) });
         }

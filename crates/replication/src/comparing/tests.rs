@@ -35,6 +35,9 @@ fn content_of(bytes: &[u8]) -> ContentId {
     hasher.finish()
 }
 
+/// What a primary says that its files hold, and where.
+type Said = (Mark, BTreeMap<FileName, ContentId>);
+
 /// The copy of server 1, and those of servers 2 and 3.
 struct Copies {
     _above: TempDir,
@@ -42,7 +45,7 @@ struct Copies {
     held: RefCell<Held>,
     is_primary: Cell<bool>,
     /// What the primary answers: the last one again and again.
-    answers: RefCell<Vec<Option<(Mark, BTreeMap<FileName, ContentId>)>>>,
+    answers: RefCell<Vec<Option<Said>>>,
     may_hand_over: bool,
     left_until_stop: Cell<u64>,
     rebuilds: Cell<usize>,

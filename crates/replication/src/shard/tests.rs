@@ -1,6 +1,7 @@
 //! The thread of a copy on server 2, stepped by hand. No other server is there, so what is fetched
 //! fails, and what is said is lost.
 
+use std::path::Path;
 use std::sync::OnceLock;
 
 use ecotone_control::entry::Entry;
@@ -28,7 +29,7 @@ const OTHER: MemberId = MemberId(1);
 /// Nothing takes longer, not even on a busy machine.
 const LONGEST: Duration = Duration::from_secs(30);
 
-struct Store(PathBuf);
+struct Store(PathBuf, AtomicBool);
 
 impl Host for Store {
     fn directory(&self, _shard: ShardId) -> PathBuf {
@@ -44,6 +45,7 @@ impl Host for Store {
     }
 
     fn open(&self, _opening: Opening) -> Result<(), String> {
+        assert!(!self.1.load(Ordering::SeqCst), "as was asked for");
         Ok(())
     }
 
@@ -61,6 +63,8 @@ struct Stepped {
     thread: Thread,
     /// What was asked for, and until when the lease was published then.
     proposed: Arc<Mutex<Vec<(Entry, u64)>>>,
+    store: Arc<Store>,
+    waiting: VecDeque<Input>,
     _runtime: Runtime,
     _above: TempDir,
 }
@@ -95,12 +99,13 @@ impl Stepped {
         };
         let links = Links::new(route(), route(), watch::Sender::new(Arc::new(known)).subscribe());
         let boot = BootId([0; 16]);
+        let store = Arc::new(Store(above.path().join("store"), AtomicBool::new(false)));
         let (proposed, shared) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<OnceLock<Arc<Shared>>>::default());
         let around = Around {
             me: ME,
             incarnation: Incarnation { directory: DirectoryId([0; 16]), boot },
             boot,
-            host: Arc::new(Store(above.path().join("store"))),
+            host: store.clone(),
             links: links.clone(),
             leases: Arc::new(Leases::new()),
             fetcher: Fetcher::new(links),
@@ -122,7 +127,7 @@ impl Stepped {
         let founded = state(1, Some(ME), &[ME]);
         let thread = Thread::new(SHARD, &founded, settings, Level::Quorum, Arc::new(around)).unwrap();
         shared.set(thread.shared.clone()).ok().unwrap();
-        Stepped { thread, proposed, _runtime: runtime, _above: above }
+        Stepped { thread, proposed, store, waiting: VecDeque::new(), _runtime: runtime, _above: above }
     }
 
     fn map(&mut self, state: Shard) {
@@ -146,13 +151,13 @@ impl Stepped {
     }
 
     /// What a helper says when it has ended.
-    fn next_input(&self) -> Input {
+    fn next_input(&mut self) -> Input {
         let until = Instant::now() + LONGEST;
-        let inbox = &self.thread.shared.inbox;
-        std::iter::from_fn(|| (Instant::now() < until).then(|| inbox.take(BUSY_TICK).pop_front()))
-            .flatten()
-            .next()
-            .expect("a helper ends")
+        while self.waiting.is_empty() {
+            assert!(Instant::now() < until, "a helper ends");
+            self.waiting = self.thread.shared.inbox.take(BUSY_TICK);
+        }
+        self.waiting.pop_front().unwrap()
     }
 
     fn awaits(&self) -> Option<SeedId> {
@@ -218,8 +223,8 @@ fn opening(table: &[u8]) -> (Vec<(Item, Vec<u8>)>, ContentId) {
     (items, content)
 }
 
-#[test]
-fn an_opening_that_is_done_late_is_known_of() {
+/// A replica that holds an opening back up to the position, as it lacks a table.
+fn in_an_opening() -> (Stepped, Want, Position) {
     let mut stepped = Stepped::new();
     stepped.map(state(3, Some(OTHER), &[OTHER, ME]));
     stepped.open(3, 1, Resume::Stream);
@@ -228,9 +233,26 @@ fn an_opening_that_is_done_late_is_known_of() {
     let (items, bytes): (Vec<Item>, Vec<Vec<u8>>) = items.into_iter().unzip();
     stepped.said(3, 1, ToCopyBody::Items { items, end_bytes: 26 }, bytes);
     assert_eq!(stepped.applied(), Position::begin(Epoch(3)), "a table lacks");
+    (stepped, Want { file: FileName::new(FileKind::Table, 7), content }, end)
+}
+
+#[test]
+fn only_a_file_that_an_opening_needs_ends_it() {
+    let (mut stepped, want, _) = in_an_opening();
+    let rebuilds = |stepped: &Stepped| !matches!(&stepped.thread.files, Files::Replica(held) if held.is_opening());
+    // It was fetched for what was pending before the opening came.
+    let old = Want { file: FileName::new(FileKind::Table, 3), ..want };
+    stepped.thread.take(Input::Fetched(old, Ok(false)));
+    assert!(!rebuilds(&stepped));
+    stepped.thread.take(Input::Fetched(want, Ok(false)));
+    assert!(rebuilds(&stepped));
+}
+
+#[test]
+fn an_opening_that_is_done_late_is_known_of() {
+    let (mut stepped, want, end) = in_an_opening();
     // It comes, and what follows fails once: the directory does it by itself at the next look.
     let Files::Replica(directory) = &mut stepped.thread.files else { panic!("it is a replica") };
-    let want = Want { file: FileName::new(FileKind::Table, 7), content };
     let path = directory.temporary(&want);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, b"a table").unwrap();
@@ -246,7 +268,8 @@ fn an_opening_that_is_done_late_is_known_of() {
 fn a_shorter_lease_is_published_before_a_larger_set_is_asked_for() {
     let mut stepped = Stepped::new();
     stepped.map(state(3, Some(ME), &[ME]));
-    stepped.thread.take(stepped.next_input());
+    let opened = stepped.next_input();
+    stepped.thread.take(opened);
     assert_eq!(stepped.thread.shared.publisher.state.lock().lease_until_us, u64::MAX, "alone it needs no promise");
     // The other copy follows, and may join.
     let hello = Hello {
@@ -273,4 +296,104 @@ fn a_shorter_lease_is_published_before_a_larger_set_is_asked_for() {
     let Some((Entry::SetInSync { in_sync, .. }, until_us)) = proposed.first() else { panic!("{proposed:?}") };
     assert_eq!(*in_sync, [OTHER, ME].into());
     assert_eq!(*until_us, 0, "the other one has promised nothing");
+}
+
+#[test]
+fn a_thread_that_panics_is_not_waited_for() {
+    let mut stepped = Stepped::new();
+    stepped.store.1.store(true, Ordering::SeqCst);
+    stepped.map(state(3, Some(ME), &[ME]));
+    let opened = stepped.next_input();
+    assert!(matches!(opened, Input::Opened(Err(_))));
+    stepped.thread.take(opened);
+    stepped.thread.tick();
+    assert!(!stepped.thread.shared.state.lock().serves, "the leader is to name another one");
+    // The directory is there again when the store is closed, and may be opened in another epoch.
+    stepped.store.1.store(false, Ordering::SeqCst);
+    stepped.map(state(4, None, &[ME]));
+    // Its syncs end as well.
+    while !matches!(stepped.thread.files, Files::Replica(_)) {
+        let input = stepped.next_input();
+        stepped.thread.take(input);
+    }
+    stepped.map(state(5, Some(ME), &[ME]));
+    while !stepped.thread.is_store_open {
+        let input = stepped.next_input();
+        stepped.thread.take(input);
+    }
+}
+
+#[test]
+fn nothing_is_kept_of_a_primary_that_was_killed_or_of_a_seed_that_is_of_no_use() {
+    let mut stepped = Stepped::new();
+    let store = stepped.thread.path.clone();
+    let beside = |name: &str| ecotone_mirror::names::copy_directory(&store).join(name);
+    let left = |path: &Path| {
+        std::fs::create_dir_all(path).unwrap();
+        std::fs::write(path.join("some"), b"bytes").unwrap();
+    };
+    left(&beside("kept"));
+    left(&beside("pool"));
+    // It starts again, and does not know yet whether it needs what was fetched.
+    let Stepped { thread, .. } = &mut stepped;
+    let founded = state(1, Some(ME), &[ME]);
+    thread.files = Files::Elsewhere;
+    let around = thread.around.clone();
+    stepped.thread = Thread::new(SHARD, &founded, stepped.thread.settings, Level::Quorum, around).unwrap();
+    assert!(!beside("kept").join("some").exists());
+    stepped.thread.tick();
+    assert!(beside("pool").join("some").exists());
+    stepped.map(state(3, Some(OTHER), &[OTHER]));
+    stepped.open(3, 1, Resume::Complete);
+    stepped.thread.tick();
+    assert!(beside("pool").join("some").exists(), "it is about to be used");
+    stepped.map(state(5, Some(OTHER), &[OTHER]));
+    stepped.open(5, 1, Resume::Stream);
+    stepped.thread.tick();
+    assert!(!beside("pool").exists());
+}
+
+#[test]
+fn a_copy_ends_although_nothing_can_be_recorded() {
+    let mut stepped = Stepped::new();
+    stepped.map(state(3, Some(OTHER), &[OTHER]));
+    // Whatever is in the place of the record, it cannot be written.
+    let standing = ecotone_mirror::names::copy_directory(&stepped.thread.path).join("standing");
+    std::fs::remove_file(&standing).unwrap();
+    std::fs::create_dir_all(standing.join("some")).unwrap();
+    let Stepped { thread, .. } = stepped;
+    let shared = thread.shared.clone();
+    // The history of its primary is to be recorded.
+    let history = ecotone_replica::position::History::default().and(Mark::default());
+    let body = ToCopyBody::Open { resume: Resume::Stream, history, is_distrusted: false };
+    let message = Message::ToCopy(SHARD, ToCopy { epoch: Epoch(3), session: 1, body });
+    shared.inbox.put(Input::Message(OTHER, message, Vec::new()));
+    let running = std::thread::spawn(move || thread.run());
+    std::thread::sleep(IDLE_TICK);
+    assert!(!running.is_finished(), "it is tried again and again");
+    shared.inbox.put(Input::Stop);
+    let until = Instant::now() + LONGEST;
+    while !running.is_finished() && Instant::now() < until {
+        std::thread::sleep(BUSY_TICK);
+    }
+    assert!(running.is_finished());
+}
+
+#[test]
+fn who_records_that_it_is_the_primary_is_one_that_serves() {
+    let mut stepped = Stepped::new();
+    let serving = |stepped: &Stepped| stepped.thread.shared.report(ME).serving;
+    stepped.thread.tick();
+    // The machine is stepped, and what it wants recorded is not yet.
+    let named = state(3, Some(ME), &[ME]);
+    stepped.thread.step(|copy, out| copy.map(&named, now_us(), out));
+    assert!(matches!(serving(&stepped), Serving::Primary { epoch: Epoch(3), .. }));
+    // Nor is one that serves whose store cannot be opened.
+    stepped.thread.map = Some(Box::new(named));
+    stepped.thread.do_commands();
+    stepped.store.1.store(true, Ordering::SeqCst);
+    let _ = stepped.next_input();
+    stepped.thread.take(Input::Opened(Err(busy())));
+    stepped.thread.tick();
+    assert_eq!(serving(&stepped), Serving::Replica);
 }

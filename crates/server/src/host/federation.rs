@@ -516,7 +516,14 @@ pub(crate) mod tests {
         assert!(one("replication.max_staleness_ms").unwrap()["settings"]["replication.max_staleness_ms"].is_null());
         let unknown = one("copies").unwrap_err();
         assert!(unknown.contains("\"copies\"") && unknown.contains("replication.copies, "), "{unknown}");
-        for (name, value) in [("replication.copies", "0"), ("replication.level", "most"), ("replication.cpoies", "3")] {
+        for (name, value) in [
+            ("replication.copies", "0"),
+            ("replication.level", "most"),
+            ("replication.cpoies", "3"),
+            ("power.mode", "fast"),
+            ("power.cap_watts", "0"),
+            ("power.cap", "3"),
+        ] {
             let refused = check_setting(name, Some(&value.to_owned())).unwrap_err();
             assert!(refused.starts_with(&format!("{name} should be ")), "{refused}");
         }
