@@ -54,7 +54,9 @@ pub struct Reading {
 }
 
 /// While it is there no reader begins.
-pub(crate) struct Deleting<'r>(#[allow(dead_code)] MutexGuard<'r, State>);
+pub(crate) struct Deleting<'r> {
+    _state: MutexGuard<'r, State>,
+}
 
 impl Readers {
     /// Begins to read; none while D may not be read, or somebody else reads.
@@ -102,7 +104,7 @@ impl Readers {
         if !is_behind {
             state.waiting_since = None;
             state.drained = drained;
-            return Some(Deleting(state));
+            return Some(Deleting { _state: state });
         }
         if state.drained != drained {
             state.drained = drained;
