@@ -33,7 +33,7 @@
 //!
 //! # Threads
 //!
-//! One owner, which may be another one each time. A [`SyncJob`] runs beside it.
+//! One owner, which may be another one each time. A [`SyncJob`] and a [`VerifyJob`] run beside it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -58,7 +58,9 @@ use crate::catalog::{Catalog, Hasher, hash_file};
 use crate::collecting::making_path;
 use crate::error::{Error, Result};
 use crate::fetched::{checked_path, fetched_in, remove_fetched, temporary_in};
-use crate::files::{crc_of, create, cut, files_in, holds, len_of, make_parent, open, put_current, put_store};
+use crate::files::{
+    crc_of, crc_of_open, create, cut, files_in, holds, len_of, make_parent, open, put_current, put_store,
+};
 use crate::names::{self, FileName, beside, path_of};
 use crate::opening::{self, Opening};
 use crate::pending::{self, Absent, Pending};
@@ -194,6 +196,55 @@ impl SyncJob {
             durable: Arc::clone(&self.durable),
             finished: std::mem::take(&mut self.finished),
         })
+    }
+}
+
+/// What a verification has to read. It runs on any thread, while more is taken.
+#[must_use]
+pub struct VerifyJob {
+    /// Logs that the engine has written.
+    logs: Vec<PathBuf>,
+    tails: Vec<(PathBuf, Arc<File>, Tail)>,
+    pending: Option<pending::Snapshot>,
+    /// A file that is not here.
+    lacks: Option<FileName>,
+    durable: Arc<Mutex<Durable>>,
+}
+
+/// A verification that has ended.
+#[must_use]
+pub struct VerifyDone {
+    is_sound: bool,
+    durable: Arc<Mutex<Durable>>,
+}
+
+impl VerifyJob {
+    /// Reads all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub fn run(self) -> Result<VerifyDone> {
+        Ok(VerifyDone { is_sound: self.is_sound()?, durable: self.durable })
+    }
+
+    fn is_sound(&self) -> Result<bool> {
+        if self.lacks.is_some() {
+            return Ok(false);
+        }
+        for path in &self.logs {
+            if logs::is_damaged(path)? {
+                return Ok(false);
+            }
+        }
+        for (path, file, tail) in &self.tails {
+            match crc_of_open(file, path, tail.file, tail.len) {
+                Ok(crc) if crc == tail.crc => (),
+                Ok(_) | Err(Error::Mismatch { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        self.pending.as_ref().map_or(Ok(true), pending::Snapshot::is_sound)
     }
 }
 
@@ -1169,42 +1220,52 @@ impl Directory {
         self.synced
     }
 
-    /// Whether the files of the log side, MANIFESTs and what is pending are what was taken. Of files
-    /// that the engine has written, whether its logs are without damage. Reads them all.
+    /// Begins to look whether the files of the log side, MANIFESTs and what is pending are what was
+    /// taken; of files that the engine has written, whether its logs are without damage. All of them
+    /// are read, as long as they are now.
     ///
     /// # Errors
     ///
     /// [`Error::Io`].
-    pub fn verify(&self) -> Result<bool> {
+    pub fn begin_verify(&self) -> Result<VerifyJob> {
+        let mut job = VerifyJob {
+            logs: Vec::new(),
+            tails: Vec::new(),
+            pending: None,
+            lacks: None,
+            durable: Arc::clone(&self.durable),
+        };
         // An opening that a full disk has interrupted leaves files of both epochs, until it is done.
         if self.is_opened || self.is_switching() {
-            return Ok(true);
+            return Ok(job);
         }
         if self.is_foreign {
-            for (file, _) in files_in(&self.path)? {
-                let is_log = matches!(file.kind, FileKind::Wal | FileKind::Manifest);
-                if is_log && logs::is_damaged(&path_of(&self.path, file))? {
-                    return Ok(false);
-                }
-            }
-            return Ok(true);
+            let files = files_in(&self.path)?.into_iter().map(|(file, _)| file);
+            let logs = files.filter(|file| matches!(file.kind, FileKind::Wal | FileKind::Manifest));
+            job.logs = logs.map(|file| path_of(&self.path, file)).collect();
+            return Ok(job);
+        }
+        for (tail, growing) in tails_of(&self.growing).into_iter().zip(self.growing.values()) {
+            job.tails.push((path_of(&self.path, tail.file), Arc::clone(&growing.file), tail));
         }
         let side = self.durable.lock().synced.side.clone();
-        for tail in tails_of(&self.growing).iter().chain(&side.manifests) {
-            match crc_of(&path_of(&self.path, tail.file), tail.file, tail.len) {
-                Ok(crc) if crc == tail.crc => (),
-                Ok(_) | Err(Error::Missing { .. } | Error::Mismatch { .. }) => return Ok(false),
-                Err(error) => return Err(error),
+        for tail in side.manifests {
+            let path = path_of(&self.path, tail.file);
+            match File::open(&path) {
+                Ok(file) => job.tails.push((path, Arc::new(file), tail)),
+                Err(error) if error.kind() == ErrorKind::NotFound => job.lacks = Some(tail.file),
+                Err(error) => return Err(Error::io("open", &path, error)),
             }
         }
-        for entry in self.pending.entries() {
-            match self.pending.bytes_of(entry) {
-                Ok(_) => (),
-                Err(Error::Malformed { .. }) => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(true)
+        job.pending = Some(self.pending.snapshot());
+        Ok(job)
+    }
+
+    /// Whether all was sound when that began. None if something else has taken the place of what was
+    /// read.
+    #[must_use]
+    pub fn verified(&self, done: &VerifyDone) -> Option<bool> {
+        Arc::ptr_eq(&done.durable, &self.durable).then_some(done.is_sound)
     }
 
     /// Offers what it holds to another copy.

@@ -57,6 +57,11 @@ pub(crate) fn crc_of(path: &Path, file: FileName, len: u64) -> Result<u32> {
         ErrorKind::NotFound => Error::Missing { file },
         _ => Error::io("open", path, error),
     })?;
+    crc_of_open(&opened, path, file, len)
+}
+
+/// The same of a file that is open, which may have another name by now.
+pub(crate) fn crc_of_open(opened: &File, path: &Path, file: FileName, len: u64) -> Result<u32> {
     let (mut crc, mut at, mut piece) = (0, 0, vec![0; PIECE_BYTES]);
     while at < len {
         let bytes = usize::try_from(len - at).map_or(PIECE_BYTES, |rest| rest.min(PIECE_BYTES));

@@ -94,6 +94,39 @@ pub(crate) fn deleted_by(item: &Item) -> Option<FileName> {
     }
 }
 
+/// What was pending at a moment, to be read by any thread.
+pub(crate) struct Snapshot {
+    path: PathBuf,
+    file: Arc<File>,
+    start: u64,
+    entries: Vec<Entry>,
+}
+
+impl Snapshot {
+    /// Whether all bytes are what was taken.
+    pub fn is_sound(&self) -> Result<bool> {
+        for entry in &self.entries {
+            match bytes_of(&self.file, &self.path, self.start, entry) {
+                Ok(_) => (),
+                Err(Error::Malformed { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn bytes_of(file: &File, path: &Path, start: u64, entry: &Entry) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; (entry.end - entry.bytes_at) as usize];
+    let read = file.read_exact_at(&mut bytes, entry.bytes_at - start);
+    read.map_err(|error| Error::io("read", path, error))?;
+    if crc32c::crc32c(&bytes) != entry.item.checksum {
+        let what = format!("what it says at {} is damaged", entry.bytes_at);
+        return Err(Error::Malformed { path: path.to_path_buf(), what });
+    }
+    Ok(bytes)
+}
+
 /// See the module.
 pub(crate) struct Pending {
     directory: PathBuf,
@@ -216,14 +249,13 @@ impl Pending {
 
     /// The bytes of an entry.
     pub fn bytes_of(&self, entry: &Entry) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; (entry.end - entry.bytes_at) as usize];
-        let read = self.file.read_exact_at(&mut bytes, entry.bytes_at - self.start);
-        read.map_err(|error| Error::io("read", &self.path, error))?;
-        if crc32c::crc32c(&bytes) != entry.item.checksum {
-            let what = format!("what it says at {} is damaged", entry.bytes_at);
-            return Err(Error::Malformed { path: self.path.clone(), what });
-        }
-        Ok(bytes)
+        bytes_of(&self.file, &self.path, self.start, entry)
+    }
+
+    /// All entries as they are now. What comes or is done later changes nothing of it.
+    pub fn snapshot(&self) -> Snapshot {
+        let entries = self.entries.iter().cloned().collect();
+        Snapshot { path: self.path.clone(), file: Arc::clone(&self.file), start: self.start, entries }
     }
 
     /// Says of each entry whose file is not here whether it is.

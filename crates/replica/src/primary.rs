@@ -213,8 +213,8 @@ impl Primary {
     }
 
     /// Whether something waits that is to be sent within [`crate::sender::MAX_HOLD_US`].
-    pub fn is_holding(&self, now_us: u64) -> bool {
-        self.sender.is_holding(now_us)
+    pub fn is_holding(&self) -> bool {
+        self.sender.is_holding()
     }
 
     /// All up to `position` is durable here.

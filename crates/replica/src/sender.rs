@@ -70,6 +70,8 @@ pub struct Sender {
     before: (Mark, u64),
     followers: BTreeMap<MemberId, Follower>,
     sessions: u64,
+    /// See [`is_holding`](Self::is_holding).
+    is_holding: bool,
     planted: Option<Planted>,
 }
 
@@ -85,6 +87,7 @@ impl Sender {
             items: VecDeque::new(),
             followers: BTreeMap::new(),
             sessions: 0,
+            is_holding: false,
             planted: None,
         }
     }
@@ -304,11 +307,10 @@ impl Sender {
         })
     }
 
-    /// Whether items wait for others: they are sent within [`MAX_HOLD_US`], if somebody looks.
-    pub fn is_holding(&self, now_us: u64) -> bool {
-        let last = self.last().position.number;
-        let mut followers = self.followers.values().filter(|follower| follower.seeding_from.is_none());
-        followers.any(|follower| follower.sent < last && now_us < follower.sent_us + MAX_HOLD_US)
+    /// Whether [`next_items`](Self::next_items) has left items that wait for others: it sends them
+    /// within [`MAX_HOLD_US`] if somebody looks. That their time has passed since is no reason not to.
+    pub fn is_holding(&self) -> bool {
+        self.is_holding
     }
 
     /// The next message for each copy that has credit for it. Call it until there is none.
@@ -322,6 +324,9 @@ impl Sender {
         };
         let waiting: BTreeSet<MemberId> =
             self.followers.iter().filter(|(_, follower)| waits(follower)).map(|(member, _)| *member).collect();
+        let last = self.last().position.number;
+        self.is_holding =
+            waiting.iter().any(|member| self.followers.get(member).is_some_and(|follower| follower.sent < last));
         for (member, follower) in &mut self.followers {
             if follower.seeding_from.is_some() || follower.sent < first || waiting.contains(member) {
                 continue;
@@ -547,12 +552,12 @@ mod tests {
         sender.append(WAL, 100, 0);
         assert!(sender.is_due());
         assert_eq!(sent(&mut sender, NOW), [1]);
-        assert!(!sender.is_holding(NOW));
+        assert!(!sender.is_holding());
         // The first that waits is a reason to look at the clock, others are not.
         sender.append(WAL, 100, 0);
         assert!(sender.is_due());
         assert_eq!(sent(&mut sender, NOW + 1), []);
-        assert!(sender.is_holding(NOW + 1));
+        assert!(sender.is_holding());
         sender.append(WAL, 100, 0);
         assert!(!sender.is_due());
         // What was acknowledged is on its way no more.
@@ -560,7 +565,9 @@ mod tests {
         assert_eq!(sent(&mut sender, NOW + 2), [2]);
         sender.append(WAL, 100, 0);
         assert_eq!(sent(&mut sender, NOW + 1 + MAX_HOLD_US), []);
+        assert!(sender.is_holding(), "whenever it is asked");
         assert_eq!(sent(&mut sender, NOW + 2 + MAX_HOLD_US), [1], "nobody has waited longer");
+        assert!(!sender.is_holding());
         // Much is sent at once.
         sender.append(WAL, 100, 0);
         sender.append(WAL, MIN_MESSAGE_BYTES, 0);

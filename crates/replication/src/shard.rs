@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use ecotone_control::ids::{Epoch, MemberId, ShardId};
 use ecotone_control::map::Shard;
 use ecotone_mirror::comparing::Held;
-use ecotone_mirror::directory::{Directory, SyncDone, Want, check_fetched};
+use ecotone_mirror::directory::{Directory, SyncDone, VerifyDone, Want, check_fetched};
 use ecotone_mirror::error::Error as MirrorError;
 use ecotone_mirror::made::Made;
 use ecotone_mirror::names::FileName;
@@ -103,6 +103,8 @@ pub(crate) enum Input {
     /// The store is closed, or could not be.
     Closed(Result<()>),
     SyncEnded(Result<Option<SyncDone>>),
+    /// The log was verified, for who asked in this epoch.
+    Verified(MemberId, Epoch, Result<VerifyDone>),
     Fetched(Want, Result<bool>),
     /// A segment was made of others.
     Made(Want, Result<()>),
@@ -550,6 +552,7 @@ struct Thread {
     trouble: Option<String>,
     first_kept: u64,
     is_syncing: bool,
+    is_verifying: bool,
     next_sync: Option<SyncStage>,
     /// It is the trouble that people are shown.
     is_sync_failing: bool,
@@ -660,6 +663,7 @@ impl Thread {
             trouble: None,
             first_kept: 0,
             is_syncing: false,
+            is_verifying: false,
             next_sync: None,
             is_sync_failing: false,
         })
@@ -707,7 +711,7 @@ impl Thread {
 
     /// Items wait for others, not longer than for [`MAX_HOLD`].
     fn is_holding(&self) -> bool {
-        self.step(|copy, _| copy.primary().is_some_and(|primary| primary.is_holding(now_us())))
+        self.step(|copy, _| copy.primary().is_some_and(|primary| primary.is_holding()))
     }
 
     /// Steps the machine, without its lock afterwards.
@@ -738,6 +742,7 @@ impl Thread {
             Input::Opened(result) => self.opened(result),
             Input::Closed(result) => self.closed(result),
             Input::SyncEnded(result) => self.sync_ended(result),
+            Input::Verified(asked_by, epoch, result) => self.verified(asked_by, epoch, result),
             Input::Fetched(want, result) => self.fetched(&want, result),
             Input::Made(want, result) => self.made(&want, result),
             Input::Seeded { of, built } => self.seeded(of, built),
@@ -834,16 +839,7 @@ impl Thread {
                 });
             }
             Message::Seal(_, epoch) => self.seal(epoch),
-            Message::Verify(_, epoch) => {
-                let is_sound = match &self.files {
-                    Files::Replica(directory) => directory.verify().unwrap_or_else(|error| {
-                        warn!(shard = self.shared.shard.0, %error, "the log of this copy cannot be verified");
-                        false
-                    }),
-                    Files::Elsewhere => return,
-                };
-                self.answer(from, Message::Verified { shard: self.shared.shard, epoch, is_sound });
-            }
+            Message::Verify(_, epoch) => self.verify(from, epoch),
             Message::Repair { epoch, from: others, .. } => self.repair(from, epoch, others),
             Message::Seed { epoch, session, source, resume, .. } => self.begin_seed((epoch, session), source, resume),
             Message::HandOver { epoch, to, .. } => self.hand_over(epoch, to),
@@ -1287,6 +1283,42 @@ impl Thread {
                     self.begin_anew(false);
                 }
             }
+        }
+    }
+
+    // ---- Verification ----
+
+    /// The stream goes on meanwhile: a switch-over would wait for what has gathered. Who has asked
+    /// and is not answered asks again.
+    fn verify(&mut self, asked_by: MemberId, epoch: Epoch) {
+        let Files::Replica(directory) = &self.files else { return };
+        if self.is_verifying {
+            return;
+        }
+        let job = match directory.begin_verify() {
+            Ok(job) => job,
+            Err(error) => return self.verified(asked_by, epoch, Err(error.into())),
+        };
+        self.is_verifying = true;
+        let inbox = self.shared.clone();
+        let work = move || inbox.inbox.put(Input::Verified(asked_by, epoch, job.run().map_err(Error::from)));
+        self.helper("ecotone-copy-verify", Duty::Replica, work, move |error| {
+            Input::Verified(asked_by, epoch, Err(error))
+        });
+    }
+
+    fn verified(&mut self, asked_by: MemberId, epoch: Epoch, result: Result<VerifyDone>) {
+        self.is_verifying = false;
+        let Files::Replica(directory) = &self.files else { return };
+        let is_sound = match result {
+            Ok(done) => directory.verified(&done),
+            Err(error) => {
+                warn!(shard = self.shared.shard.0, %error, "the log of this copy cannot be verified");
+                Some(false)
+            }
+        };
+        if let Some(is_sound) = is_sound {
+            self.answer(asked_by, Message::Verified { shard: self.shared.shard, epoch, is_sound });
         }
     }
 
