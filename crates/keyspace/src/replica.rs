@@ -49,12 +49,14 @@ impl Replica {
     /// ends at `clock_limit_ms`; what clients take for it is counted in `memory`, and commands in
     /// `reads`.
     ///
+    /// It is over once `is_over` is set: whoever has the files changed sets it before.
+    ///
     /// # Errors
     ///
     /// Those of reads; a store that no server wrote.
     pub fn open(
         (id, slots): (ShardId, SlotRanges),
-        store: Arc<Store>,
+        (store, is_over): (Arc<Store>, Arc<AtomicBool>),
         (clock_floor_ms, clock_limit_ms): (u64, u64),
         memory: Arc<Memory>,
         reads: Arc<AtomicU64>,
@@ -63,7 +65,7 @@ impl Replica {
         let clock = Clock::under(gate.clone(), clock_floor_ms);
         let keyspace = Keyspace::empty(Durability::None, clock, memory);
         keyspace.add_shard(OpenShard { id, slots, store, gate: Some(gate.clone()) })?;
-        Ok(Self { keyspace: Arc::new(keyspace), gate, shown: RwLock::default(), is_over: Arc::default(), reads })
+        Ok(Self { keyspace: Arc::new(keyspace), gate, shown: RwLock::default(), is_over, reads })
     }
 
     /// Its keys. To be read while they are [held](Self::read).

@@ -13,6 +13,7 @@
 //! Threads: any. Deletions hold the lock, so a reader begins before or after them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -27,10 +28,10 @@ pub const MAX_HOLD_TIME: Duration = Duration::from_secs(10);
 struct State {
     /// D may be read.
     is_admitting: bool,
-    /// Counts how often readers were asked to end.
-    generation: u64,
     /// There is one, or one that was asked to end and has not.
     is_reading: bool,
+    /// Set when it is asked to end.
+    over: Arc<AtomicBool>,
     /// How far the file side is: what is to be deleted is not named there.
     drained: u64,
     /// The same, of what the reader has caught up with.
@@ -50,7 +51,7 @@ pub struct Readers {
 #[derive(Debug)]
 pub struct Reading {
     readers: Arc<Readers>,
-    generation: u64,
+    over: Arc<AtomicBool>,
 }
 
 /// While it is there no reader begins.
@@ -67,7 +68,8 @@ impl Readers {
             return None;
         }
         (state.is_reading, state.passed, state.waiting_since) = (true, None, None);
-        Some(Reading { readers: self.clone(), generation: state.generation })
+        state.over = Arc::default();
+        Some(Reading { readers: self.clone(), over: state.over.clone() })
     }
 
     /// Whether a reader may begin, or has begun and may go on.
@@ -86,7 +88,7 @@ impl Readers {
         let until = Instant::now() + within;
         let mut state = self.state.lock();
         state.is_admitting = false;
-        state.generation += 1;
+        state.over.store(true, Ordering::SeqCst);
         self.changed.notify_all();
         while state.is_reading {
             if self.changed.wait_until(&mut state, until).timed_out() {
@@ -113,7 +115,7 @@ impl Readers {
         let since = *state.waiting_since.get_or_insert_with(Instant::now);
         if since.elapsed() > MAX_HOLD_TIME {
             state.waiting_since = None;
-            state.generation += 1;
+            state.over.store(true, Ordering::SeqCst);
             self.changed.notify_all();
         }
         None
@@ -124,7 +126,13 @@ impl Reading {
     /// Whether it is to end: what it reads from here on may be wrong.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.readers.state.lock().generation != self.generation
+        self.over.load(Ordering::SeqCst)
+    }
+
+    /// The same, for those to whom what was read would be given: it is set before files change.
+    #[must_use]
+    pub fn over(&self) -> Arc<AtomicBool> {
+        self.over.clone()
     }
 
     /// Before the files are opened, or caught up with: what [`passed`](Self::passed) is given then.
@@ -147,7 +155,7 @@ impl Reading {
     pub fn rest(&self, longest: Duration) {
         let until = Instant::now() + longest;
         let mut state = self.readers.state.lock();
-        while state.generation == self.generation && state.waiting_since.is_none() {
+        while !self.is_over() && state.waiting_since.is_none() {
             if self.readers.changed.wait_until(&mut state, until).timed_out() {
                 return;
             }

@@ -145,6 +145,10 @@ impl Receiver {
                 self.synced = self.applied.position;
             }
         }
+        if self.epoch != epoch {
+            // Bytes are counted anew in each epoch.
+            self.known_end_bytes = 0;
+        }
         (self.epoch, self.session) = (epoch, Some(session));
         self.taken = self.applied;
         self.waiting.clear();
@@ -388,6 +392,22 @@ mod tests {
         assert_eq!(receiver.sync_ended(), None);
         let said = receiver.acknowledgement(0);
         assert_eq!((said.received, said.synced), (items[2].position, items[1].position));
+    }
+
+    #[test]
+    fn bytes_behind_are_those_of_the_epoch() {
+        let mut receiver = receiver();
+        let item = items(&[append(FileKind::Wal)])[0];
+        receiver.items(&[item], 10 << 30).unwrap();
+        receiver.next_item();
+        receiver.applied_up_to(item.position);
+        receiver.begin_session(Epoch(2), 1);
+        let first = Item::behind(receiver.applied(), append(FileKind::Wal), 10, 0);
+        receiver.items(&[first], 10).unwrap();
+        receiver.next_item();
+        receiver.applied_up_to(first.position);
+        receiver.beat(first.mark(), first.position, 10, 100).unwrap();
+        assert_eq!(receiver.staleness(150), Some(Staleness { bytes: 0, us: 50 }));
     }
 
     #[test]

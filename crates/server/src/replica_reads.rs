@@ -82,6 +82,20 @@ struct Place {
     is_over: AtomicBool,
 }
 
+/// A thread follows the copy until this is dropped, also by a panic: nothing is read of it then.
+struct Ending(Arc<Place>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let left = self.0.open.write().take();
+        if let Some(open) = left {
+            open.replica.end();
+        }
+        self.0.failed_us.store(now_us(), Ordering::Relaxed);
+        self.0.is_followed.store(false, Ordering::Release);
+    }
+}
+
 /// Of all readers of a copy.
 #[derive(Default)]
 struct Counts {
@@ -231,9 +245,8 @@ impl Reads {
         let Some(own) = self.own.get().and_then(std::sync::Weak::upgrade) else { return };
         let (of_thread, failed) = (place.clone(), place.clone());
         let work = move || {
+            let _ending = Ending(of_thread.clone());
             own.follow(&of_thread);
-            of_thread.failed_us.store(now_us(), Ordering::Relaxed);
-            of_thread.is_followed.store(false, Ordering::Release);
         };
         threads.retain(|thread| !thread.is_finished());
         match std::thread::Builder::new().name("ecotone-follow".into()).spawn(work) {
@@ -292,7 +305,8 @@ impl Reads {
         let store = Arc::new(self.stores.open_follower(id)?);
         let clock = (place.counts.clock_ms.load(Ordering::Acquire), applied.clock_limit_ms);
         let (slots, reads) = (place.slots.clone(), place.counts.reads.clone());
-        let replica = Replica::open((id, slots), store.clone(), clock, self.memory.clone(), reads);
+        // What is read while the files change is answered to nobody, whatever this thread waits for.
+        let replica = Replica::open((id, slots), (store.clone(), reading.over()), clock, self.memory.clone(), reads);
         let open = Open {
             replica: Arc::new(replica.map_err(Error::Shard)?),
             followed,

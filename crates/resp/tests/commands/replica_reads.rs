@@ -59,7 +59,9 @@ impl Pair {
         let store = self.primary.service.keyspace.only_store().unwrap();
         let memory = self.here.service.keyspace.memory().clone();
         let shard = (ShardId(1), vec![COPIED]);
-        let replica = Arc::new(Replica::open(shard, store, (0, clock_limit_ms), memory, self.reads.clone()).unwrap());
+        let replica = Arc::new(
+            Replica::open(shard, (store, Arc::default()), (0, clock_limit_ms), memory, self.reads.clone()).unwrap(),
+        );
         *self.found.0.lock() = Some(replica.clone());
         replica
     }
@@ -194,7 +196,7 @@ fn keys_expire_by_the_clock_of_the_stream() {
     // One that is opened anew shows no earlier time than one before.
     let store = pair.primary.service.keyspace.only_store().unwrap();
     let (shard, memory) = ((ShardId(1), vec![COPIED]), pair.here.service.keyspace.memory().clone());
-    let later = Replica::open(shard, store, (expires_ms, 5), memory, Arc::default()).unwrap();
+    let later = Replica::open(shard, (store, Arc::default()), (expires_ms, 5), memory, Arc::default()).unwrap();
     *pair.found.0.lock() = Some(Arc::new(later));
     assert_eq!(client.ask(&format!("EXISTS {a}")), ":0\r\n");
 }
