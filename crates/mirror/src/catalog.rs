@@ -245,6 +245,12 @@ impl Catalog {
         self.write(&encode(file, None))
     }
 
+    /// No file is found by this content until it is put again. What they should hold is still known:
+    /// were it forgotten, the bytes that are there would be taken for it.
+    pub fn distrust(&mut self, content: ContentId) {
+        self.by_content.retain(|(of, _)| *of != content);
+    }
+
     /// Forgets the files that are not there any more.
     ///
     /// # Errors

@@ -1340,18 +1340,10 @@ impl Directory {
         }
     }
 
-    /// Who read a table that should hold this found that it does not: what it holds is not known any
-    /// more.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`].
-    pub fn distrust(&self, content: ContentId) -> Result<()> {
-        let mut catalog = self.catalog.lock();
-        while let Some(file) = catalog.find(content) {
-            catalog.remove(file)?;
-        }
-        Ok(())
+    /// Who read a table that should hold this found that it does not: it is found by that no more,
+    /// until it was compared.
+    pub fn distrust(&self, content: ContentId) {
+        self.catalog.lock().distrust(content);
     }
 
     /// Before the engine opens it for writing, as the primary of an epoch that begins at `at`: drops

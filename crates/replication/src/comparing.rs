@@ -11,6 +11,7 @@
 //! | the same of a primary | another copy has it whole: it becomes the primary first, then as above |
 //! | a WAL, a MANIFEST or a growing segment of a replica | the directory is built anew |
 //! | what no other copy has whole | it stays, and is named |
+//! | a replica's file is as it was, and another copy's as well; the primary has another | as above |
 //!
 //! A primary's own WAL and MANIFEST are compared by nobody here: the stream that its replicas have
 //! checked was made of them.
@@ -204,12 +205,32 @@ fn compare_one(subject: &dyn Subject, view: &mut View, file: FileName, observer:
         observer.is_sound(file);
         return Ok(End::Done);
     };
+    if is_primarys_fault(subject, view, Want { file, content })? {
+        let outcome = Outcome::Left("another copy has it as it is here, and the primary does not".to_owned());
+        observer.found(Finding { file, what, outcome });
+        return Ok(End::Done);
+    }
     let outcome = mend(subject, view, Want { file, content }, observer)?;
     match outcome {
         Some(outcome) => observer.found(Finding { file, what, outcome }),
         None => observer.is_sound(file),
     }
     Ok(End::Done)
+}
+
+/// A primary may have read damage and taken it for what its file should hold. Where a replica's file
+/// is what it was when it was compared first, and another copy has the same, it is not replaced.
+fn is_primarys_fault(subject: &dyn Subject, view: &View, want: Want) -> Result<bool> {
+    let remembered = view.held.finished.get(&want.file).copied();
+    let Some(content) = remembered.filter(|content| !view.is_primary && *content != want.content) else {
+        return Ok(false);
+    };
+    let compared = compare_finished(subject.directory(), want.file, content, &mut |bytes| subject.pace(bytes))?;
+    match compared {
+        Compared::Same => Ok(subject.fetch(&Want { content, ..want }, false)?.is_ok()),
+        Compared::Differs(_) | Compared::Missing => Ok(false),
+        Compared::Stopped => Err(Error::Stopped),
+    }
 }
 
 /// None: it is not needed any more.

@@ -312,10 +312,11 @@ impl Copies {
         self.core.table.get(shard).ok_or_else(|| no_copy(shard))?.link_tables(tables)
     }
 
-    /// Who read the table that should hold this found that it does not.
+    /// Who read the table that should hold this found that it does not: the copy is compared at once.
     pub fn distrust(&self, shard: ShardId, content: ContentId) {
         if let Some(copy) = self.core.table.get(shard) {
             copy.inbox.put(Input::Distrust(content));
+            self.core.scrub.begin(shard);
         }
     }
 

@@ -788,10 +788,8 @@ impl Thread {
                 let _ = answer.send(self.link_tables(&tables));
             }
             Input::Distrust(content) => {
-                if let Files::Replica(directory) = &self.files
-                    && let Err(error) = directory.distrust(content)
-                {
-                    self.trouble(format!("that a table of this copy is damaged cannot be recorded: {error}"));
+                if let Files::Replica(directory) = &self.files {
+                    directory.distrust(content);
                 }
             }
             Input::Stop => {}

@@ -1614,9 +1614,13 @@ fn a_table_is_linked_by_what_it_holds_whatever_its_number_and_not_once_it_was_ch
     fs::remove_file(&path).unwrap();
     fs::hard_link(&to, &path).unwrap();
     assert!(copy.directory().link_table(content, &elsewhere).unwrap());
-    copy.directory().distrust(content).unwrap();
+    copy.directory().distrust(content);
     let third = copy._above.path().join("third");
     assert!(!copy.directory().link_table(content, &third).unwrap());
+    // What it should hold is not what is there now, to whoever compares it or is offered it.
+    assert_eq!(copy.directory().held().unwrap().finished.get(file), Some(&content));
+    let offer = copy.directory().offer().unwrap();
+    assert_eq!(offer.files.iter().find(|offered| offered.file == *file).unwrap().content, Some(content));
 }
 
 mod comparing;

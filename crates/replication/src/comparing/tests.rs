@@ -249,6 +249,19 @@ fn a_file_that_the_primary_has_otherwise_is_the_primarys() {
 }
 
 #[test]
+fn a_primary_that_takes_damage_for_the_truth_does_not_spread_it() {
+    let copies = Copies::new();
+    copies.flip(2, table(12));
+    let wrong = hash_file(&copies.path(2, table(12))).unwrap();
+    let mut said = copies.answers.borrow()[0].clone().unwrap();
+    said.1.insert(table(12), wrong);
+    copies.answers.replace(vec![Some(said)]);
+    let seen = copies.run();
+    assert!(matches!(&seen.found[..], [(file, Outcome::Left(_))] if *file == table(12)), "{:?}", seen.found);
+    assert!(copies.is_whole());
+}
+
+#[test]
 fn what_nobody_has_whole_stays_and_is_named() {
     let copies = Copies::new();
     (1..=3).for_each(|server| copies.flip(server, table(12)));
