@@ -96,10 +96,21 @@ fn one_process_governs() {
     let machine = Machine::jetson();
     let record = machine.path("limits");
     let first = Cpufreq::open(machine.root(), &record).unwrap().unwrap();
+    let before = machine.limit(0);
     first.cap(0, ghz(0.7)).unwrap();
     assert!(matches!(Cpufreq::open(machine.root(), &record), Err(EnergyError::Governed { .. })));
     assert!(matches!(cpufreq::restore(machine.root(), &record), Err(EnergyError::Governed { .. })));
     assert_eq!(machine.limit(0), 700_000, "a refused one undoes nothing");
+    // Of a server with another folder: it would take the cap for what was there before.
+    let other = machine.path("other/limits");
+    std::fs::create_dir(machine.path("other")).unwrap();
+    assert!(matches!(Cpufreq::open(machine.root(), &other), Err(EnergyError::Governed { .. })));
+    first.restore().unwrap();
+    drop(first);
+    let second = Cpufreq::open(machine.root(), &other).unwrap().unwrap();
+    second.cap(0, ghz(0.7)).unwrap();
+    second.restore().unwrap();
+    assert_eq!(machine.limit(0), before);
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! Invariants: a cap lies between `scaling_min_freq` and the limit that was there at the start, so
 //! that what an operator forbade stays forbidden. Before the first cap the limits are in the record;
 //! whatever step this process is killed at, [`restore`] or the next [`Cpufreq::open`] brings them
-//! back. One process governs: it holds a lock beside the record for as long as it lives.
+//! back. One process governs: it holds locks beside the record and of
+//! the cpufreq folder for as long as it lives.
 //!
 //! Failure modes: cores that go offline make a cap [`Capped::Offline`], and their limit stays in the
 //! record until they are back or the machine is started anew. A limit that someone else changes
@@ -35,7 +36,7 @@ pub struct Cpufreq {
     boot: String,
     state: Mutex<State>,
     /// Held while this lives; the kernel lets go of it when the process ends, however it ends.
-    _lock: File,
+    _locks: (File, Option<File>),
 }
 
 #[derive(Debug)]
@@ -60,11 +61,20 @@ fn boot(root: &Path) -> String {
     sysfs::text(&root.join("proc/sys/kernel/random/boot_id")).unwrap_or_else(|_| "unknown".to_owned())
 }
 
-/// The lock beside a record.
-fn lock(record: &Path) -> Result<File, EnergyError> {
+/// The locks of who governs: one beside the record, and one of the machine, lest a server with another
+/// folder takes our caps for the limits that were there before.
+fn lock(root: &Path, record: &Path) -> Result<(File, Option<File>), EnergyError> {
     let path = record.with_extension("lock");
     let open = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-    let file = open.map_err(|e| EnergyError::system("write", &path, e))?;
+    let of_record = take(open, path)?;
+    // A folder, which nobody needs a right to write for.
+    let path = folder(root);
+    let of_machine = if path.exists() { Some(take(File::open(&path), path)?) } else { None };
+    Ok((of_record, of_machine))
+}
+
+fn take(open: std::io::Result<File>, path: PathBuf) -> Result<File, EnergyError> {
+    let file = open.map_err(|e| EnergyError::system("open", &path, e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(EnergyError::Governed { path }),
@@ -90,7 +100,7 @@ pub fn restore(root: &Path, record: &Path) -> Result<usize, EnergyError> {
     if !record.exists() {
         return Ok(0);
     }
-    let _lock = lock(record)?;
+    let _locks = lock(root, record)?;
     let record = Record::new(record);
     let limits = record.read(&boot(root))?;
     let left = bring_back(&Disk::default(), root, &limits)?;
@@ -144,7 +154,7 @@ impl Cpufreq {
         for path in &folders {
             sysfs::may_write(&path.join("scaling_max_freq"))?;
         }
-        let (lock, boot) = (lock(record)?, boot(root));
+        let (locks, boot) = (lock(root, record)?, boot(root));
         let record = Record::new(record);
         let before = record.read(&boot)?;
         // Those that cannot be brought back now keep the limit that the record has.
@@ -170,7 +180,7 @@ impl Cpufreq {
             record,
             boot,
             state: Mutex::new(State { recorded: !left.is_empty() }),
-            _lock: lock,
+            _locks: locks,
         };
         if left.is_empty() {
             governor.record.remove(&governor.disk)?;
