@@ -1080,6 +1080,29 @@ fn what_comes_twice_is_passed_over_and_what_does_not_follow_is_refused() {
 }
 
 #[test]
+fn a_bit_that_is_flipped_on_the_way_is_refused_by_name_and_what_comes_again_is_taken() {
+    let mut world = World::new(3);
+    (0..4).for_each(|_| world.put());
+    world.roll_over();
+    (0..4).for_each(|_| world.put());
+    let mut copy = Copy::new(&world, 3);
+    for (item, bytes) in &world.items {
+        let before = copy.directory().applied();
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << (at % 8);
+            let refused = copy.directory().apply(&[(*item, flipped)]);
+            let Err(Error::Malformed { path, what }) = refused else { panic!("{item:?}, byte {at}: {refused:?}") };
+            assert!(what.contains(&format!("{:?}", item.position)) && path == copy.path, "{what}");
+        }
+        assert_eq!(copy.directory().applied(), before, "nothing of it is taken");
+        copy.directory().apply(&[(*item, bytes.clone())]).unwrap();
+    }
+    assert_eq!(copy.directory().applied(), world.mark);
+    copy.finish();
+}
+
+#[test]
 fn files_are_cut_where_the_stream_says_so_and_links_keep_what_they_held() {
     let mut world = World::new(1);
     (0..4).for_each(|_| world.put());
