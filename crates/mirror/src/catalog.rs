@@ -245,8 +245,9 @@ impl Catalog {
         self.write(&encode(file, None))
     }
 
-    /// No file is found by this content until it is put again. What they should hold is still known:
-    /// were it forgotten, the bytes that are there would be taken for it.
+    /// No file is found by this content until it is put again, or the catalog is opened again. What
+    /// they should hold is still known: were it forgotten, the bytes that are there would be taken for
+    /// it.
     pub fn distrust(&mut self, content: ContentId) {
         self.by_content.retain(|(of, _)| *of != content);
     }

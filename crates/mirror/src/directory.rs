@@ -206,8 +206,8 @@ pub struct VerifyJob {
     logs: Vec<PathBuf>,
     tails: Vec<(PathBuf, Arc<File>, Tail)>,
     pending: Option<pending::Snapshot>,
-    /// A file that is not here.
-    lacks: Option<FileName>,
+    /// One of the files is not here.
+    is_incomplete: bool,
     durable: Arc<Mutex<Durable>>,
 }
 
@@ -229,7 +229,7 @@ impl VerifyJob {
     }
 
     fn is_sound(&self) -> Result<bool> {
-        if self.lacks.is_some() {
+        if self.is_incomplete {
             return Ok(false);
         }
         for path in &self.logs {
@@ -1232,7 +1232,7 @@ impl Directory {
             logs: Vec::new(),
             tails: Vec::new(),
             pending: None,
-            lacks: None,
+            is_incomplete: false,
             durable: Arc::clone(&self.durable),
         };
         // An opening that a full disk has interrupted leaves files of both epochs, until it is done.
@@ -1253,7 +1253,7 @@ impl Directory {
             let path = path_of(&self.path, tail.file);
             match File::open(&path) {
                 Ok(file) => job.tails.push((path, Arc::new(file), tail)),
-                Err(error) if error.kind() == ErrorKind::NotFound => job.lacks = Some(tail.file),
+                Err(error) if error.kind() == ErrorKind::NotFound => job.is_incomplete = true,
                 Err(error) => return Err(Error::io("open", &path, error)),
             }
         }

@@ -4,8 +4,8 @@
 //! Invariants: a cap lies between `scaling_min_freq` and the limit that was there at the start, so
 //! that what an operator forbade stays forbidden. Before the first cap the limits are in the record;
 //! whatever step this process is killed at, [`restore`] or the next [`Cpufreq::open`] brings them
-//! back. One process governs: it holds locks beside the record and of
-//! the cpufreq folder for as long as it lives.
+//! back. One process governs: it holds locks beside the record and of the cpufreq folder for as long
+//! as it lives.
 //!
 //! Failure modes: cores that go offline make a cap [`Capped::Offline`], and their limit stays in the
 //! record until they are back or the machine is started anew. A limit that someone else changes
@@ -61,8 +61,8 @@ fn boot(root: &Path) -> String {
     sysfs::text(&root.join("proc/sys/kernel/random/boot_id")).unwrap_or_else(|_| "unknown".to_owned())
 }
 
-/// The locks of who governs: one beside the record, and one of the machine, lest a server with another
-/// folder takes our caps for the limits that were there before.
+/// The locks of who governs: one beside the record, and one of the machine, lest a server with
+/// another folder takes our caps for the limits that were there before.
 fn lock(root: &Path, record: &Path) -> Result<(File, Option<File>), EnergyError> {
     let path = record.with_extension("lock");
     let open = OpenOptions::new().create(true).truncate(false).write(true).open(&path);

@@ -442,8 +442,8 @@ fn a_long_value_is_not_packed_by_a_thread_that_must_not_wait() {
     for (bytes, at_once) in [(LONG, true), (LONG + 1, false), (1 << 20, false)] {
         let (key, value) = (format!("long{bytes}").into_bytes(), telemetry(3, bytes));
         if at_once {
-            // The store may have to wait for something else, such as for another segment, which who may
-            // wait begins.
+            // The store may have to wait for something else. It was seen to refuse for a minute while
+            // nobody wrote, so who may wait writes meanwhile.
             let mut tries = 0..100;
             while !is_written(&store, &key, &value) {
                 assert!(tries.next().is_some(), "{:?}", store.value_log());

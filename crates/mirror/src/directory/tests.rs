@@ -361,12 +361,12 @@ impl World {
     }
 }
 
-/// The engine: the ids in the directory, each value looked at.
 fn is_sound(directory: &Directory) -> bool {
     let done = directory.begin_verify().unwrap().run().unwrap();
     directory.verified(&done).unwrap()
 }
 
+/// The engine: the ids in the directory, each value looked at.
 fn open_store(directory: &Path) -> BTreeSet<u32> {
     read_store(directory).0
 }
@@ -657,7 +657,7 @@ impl<'a> Copy<'a> {
     fn check(&self) {
         let directory = self.directory.as_ref().unwrap();
         let at = directory.reached;
-        assert!(is_sound(&directory));
+        assert!(is_sound(directory));
         if at == Mark::default() || directory.is_switching() {
             return;
         }
