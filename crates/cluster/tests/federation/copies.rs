@@ -338,7 +338,8 @@ fn of_equal_workers_the_one_with_a_copy_is_given_the_jobs() {
     near.federation.set_held_copies(Copy::of(&owner, Fault::None));
     let taken = |worker: &Storeless| worker.federation.statistics().taken;
     wait_until("both to report", || owner.federation.servers().len() == 3);
-    owner.write_until("jobs", |_| taken(&near) >= 4);
-    assert!(taken(&far) < taken(&near), "{} elsewhere, {} where the copy is", taken(&far), taken(&near));
+    // The first: later ones go elsewhere too, while that worker is at work or was slow.
+    owner.write_until("a job", |_| taken(&near) + taken(&far) > 0);
+    assert!(taken(&near) >= 1.max(taken(&far)), "{} elsewhere, {} where the copy is", taken(&far), taken(&near));
     owner.finish();
 }
