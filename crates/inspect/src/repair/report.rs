@@ -73,7 +73,7 @@ pub struct LostWal {
     pub wal: String,
     /// Where it begins.
     pub offset: u64,
-    /// Bytes dropped.
+    /// Bytes dropped. What was set aside behind them and not written does not count.
     pub bytes: u64,
     /// Writes dropped, where a later WAL shows how many.
     pub writes: Option<u64>,

@@ -10,6 +10,9 @@
 //! WAL where an older one is there, and where the MANIFEST is damaged, or does not name all tables,
 //! the oldest of several WALs, if they were never synced.
 
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+
 use ecotone_engine::header::{Header, Kind};
 use ecotone_engine::offline::log_file::LogFile;
 use ecotone_engine::offline::survey::{Found, Survey};
@@ -133,7 +136,27 @@ fn gap_before(wal: &Found, writes: u64) -> LostWal {
 }
 
 fn lost(wal: &Found, offset: u64, reason: String) -> LostWal {
-    LostWal { wal: wal.name(), offset, bytes: wal.bytes.saturating_sub(offset), writes: None, reason }
+    // What cannot be read may hold anything.
+    let end = written_end(wal, offset).unwrap_or(wal.bytes);
+    LostWal { wal: wal.name(), offset, bytes: end.saturating_sub(offset), writes: None, reason }
+}
+
+/// Behind the last byte from `offset` on that is not zero: what was set aside and not written is
+/// no loss.
+fn written_end(wal: &Found, offset: u64) -> io::Result<u64> {
+    let mut log = File::open(&wal.path)?;
+    let mut at = log.seek(SeekFrom::Start(offset))?;
+    let (mut end, mut buffer) = (at, vec![0; 64 * 1024]);
+    loop {
+        let read = match log.read(&mut buffer)? {
+            0 => return Ok(end),
+            read => &buffer[..read],
+        };
+        if let Some(last) = read.iter().rposition(|byte| *byte != 0) {
+            end = at + last as u64 + 1;
+        }
+        at += read.len() as u64;
+    }
 }
 
 /// Why a batch was not taken.
