@@ -20,7 +20,7 @@ use ecotone_transport::Error as TransportError;
 use ecotone_transport::connections::{CONNECTION_WINDOW_BYTES, FRAME_BYTES, STREAM_WINDOW_BYTES};
 use ecotone_transport::enrollment::{Enrollment, Introduction, refused};
 use ecotone_transport::listener::{Accepting, accept};
-use ecotone_transport::peers::Quotas;
+use ecotone_transport::peers::{Link, Quotas};
 use ecotone_transport::protocol::{MAX_MESSAGE_BYTES, refuse_other_versions};
 use ecotone_transport::security::Security;
 use ecotone_transport::wire::control_server::ControlServer;
@@ -280,6 +280,11 @@ impl Federation {
     /// Counters since the start.
     pub fn statistics(&self) -> FederationStatistics {
         self.member.counters()
+    }
+
+    /// The open connections with servers that have shown who they are. None in plain text.
+    pub fn links(&self) -> Vec<Link> {
+        self.member.security.peers().links()
     }
 
     /// This server's name.

@@ -11,6 +11,7 @@
 //! - [`objects`]: files that do not change once they are written: made, sealed, opened, checked,
 //!   linked and removed.
 //! - [`page_cache`]: what of a file is not on the device yet.
+//! - [`send_queue`]: what of a connection's bytes is not on its way yet.
 //! - [`zstd`], [`lz4`]: bytes made shorter, and as they were again.
 //!
 //! What must never be here: RocksDB, formats, policy, threads of our own, network.
@@ -35,6 +36,8 @@ pub mod objects;
 #[allow(unsafe_code)] // asks the kernel by a call that no library has
 pub mod page_cache;
 pub mod remote_files;
+#[allow(unsafe_code)] // asks the kernel by calls that no library has
+pub mod send_queue;
 pub mod tap;
 #[allow(unsafe_code)] // hands borrowed bytes to C
 pub mod zstd;

@@ -153,11 +153,12 @@ impl ShardView {
     }
 }
 
-/// A connection between this server and another one.
+/// A connection between this server and another one. It is no part of a view: connections come and
+/// go without the map's changing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkView {
-    /// The other one's place in the view.
-    pub server: usize,
+    /// The other one's id.
+    pub node: String,
     /// Whether this server opened it.
     pub is_outgoing: bool,
     /// When, in ms since 1970.
@@ -205,7 +206,6 @@ pub struct ClusterView {
     servers: Vec<ServerView>,
     own: usize,
     shards: Vec<ShardView>,
-    links: Vec<LinkView>,
     map_epoch: u64,
     failure: Option<String>,
     endpoint: Endpoint,
@@ -281,17 +281,7 @@ impl ClusterView {
         let first = by_slot[0];
         let is_whole_here = by_slot.iter().all(|shard| *shard == first)
             && shards.get(usize::from(first)).is_some_and(|shard| shard.primary == own);
-        Ok(Self {
-            servers,
-            own,
-            shards,
-            links: Vec::new(),
-            map_epoch,
-            failure: None,
-            endpoint: Endpoint::Ip,
-            by_slot,
-            is_whole_here,
-        })
+        Ok(Self { servers, own, shards, map_epoch, failure: None, endpoint: Endpoint::Ip, by_slot, is_whole_here })
     }
 
     /// A federation of one: `server` has all slots, in one shard.
@@ -303,19 +293,6 @@ impl ClusterView {
         let (slots, replicas) = (vec![(0, SLOTS - 1)], Vec::new());
         let shard = ShardView { id: shard_id, slots, primary: 0, replicas, epoch: 1, written_bytes: 0 };
         Self::new(vec![server], 0, vec![shard], 1)
-    }
-
-    /// The same with the connections to other servers.
-    ///
-    /// # Errors
-    ///
-    /// One to a server that is not there.
-    pub fn with_links(mut self, links: Vec<LinkView>) -> Result<Self, ClusterViewError> {
-        if let Some(link) = links.iter().find(|link| link.server >= self.servers.len()) {
-            return Err(ClusterViewError::NoServer(link.server));
-        }
-        self.links = links;
-        Ok(self)
     }
 
     /// The same where nothing is served but what names no keys, and why.
@@ -341,11 +318,6 @@ impl ClusterView {
     /// All shards.
     pub fn shards(&self) -> &[ShardView] {
         &self.shards
-    }
-
-    /// This server's connections to others.
-    pub fn links(&self) -> &[LinkView] {
-        &self.links
     }
 
     /// The version of the map.

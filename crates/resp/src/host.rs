@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ecotone_keyspace::{Replica, Slot};
 
 use crate::backups::{BackupSnapshot, Backups};
+use crate::cluster_view::LinkView;
 use crate::federation::FederationRequest;
 
 /// The server around the protocol: what its commands need and a store does not know.
@@ -54,6 +55,11 @@ pub trait Host: Send + Sync {
     /// Why it cannot be done, where, and what to do.
     fn federation(&self, _request: &FederationRequest) -> Result<Vec<u8>, String> {
         Err("this server is alone, and knows nothing of federations".into())
+    }
+
+    /// The open connections between this server and others (`CLUSTER LINKS`).
+    fn links(&self) -> Vec<LinkView> {
+        Vec::new()
     }
 
     /// Makes this server the primary of the shards that it has copies of (`CLUSTER FAILOVER`): by

@@ -11,10 +11,11 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ecotone_identity::tls::Protocol;
 use ecotone_identity::{HandshakeFailure, MemberId, Peer};
+use ecotone_io::send_queue::{send_buffer_bytes, unacknowledged_bytes};
 use parking_lot::Mutex;
 
 /// Connections for calls that one peer may have open here.
@@ -80,6 +81,7 @@ struct Open {
     peer: Peer,
     protocol: Protocol,
     is_incoming: bool,
+    since_ms: u64,
     socket: TcpStream,
     usage: Arc<Usage>,
 }
@@ -88,6 +90,21 @@ struct Open {
 struct Table {
     next: u64,
     open: HashMap<u64, Open>,
+}
+
+/// An open connection, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    /// Who is at the other end.
+    pub member: MemberId,
+    /// Whether the other side has opened it.
+    pub is_incoming: bool,
+    /// Since when, in ms since 1970.
+    pub since_ms: u64,
+    /// Bytes that were sent and not acknowledged.
+    pub queued_bytes: u64,
+    /// Memory of the kernel for them.
+    pub buffer_bytes: u64,
 }
 
 /// The open connections with identified peers. Bounded by the listener's limits, by [`Quotas`], and
@@ -130,7 +147,9 @@ impl Peers {
         }
         let number = table.next;
         table.next += 1;
-        let open = Open { peer: peer.clone(), protocol, is_incoming, socket: socket.into(), usage: usage.clone() };
+        let since_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let (peer_of, usage_of) = (peer.clone(), usage.clone());
+        let open = Open { peer: peer_of, protocol, is_incoming, since_ms, socket: socket.into(), usage: usage_of };
         table.open.insert(number, open);
         Ok(Arc::new(PeerConnection { peers: self.clone(), number, peer: peer.clone(), usage }))
     }
@@ -141,6 +160,22 @@ impl Peers {
         let to_cut = table.open.values().filter(|open| !may_stay(&open.peer, open.protocol));
         // One that has ended by itself is as good as cut.
         to_cut.inspect(|open| _ = open.socket.shutdown(Shutdown::Both)).count()
+    }
+
+    /// The open connections, in the order in which they were opened.
+    pub fn links(&self) -> Vec<Link> {
+        let table = self.table.lock();
+        let mut open: Vec<(&u64, &Open)> = table.open.iter().collect();
+        open.sort_unstable_by_key(|(number, _)| **number);
+        let link = |open: &Open| Link {
+            member: open.peer.member,
+            is_incoming: open.is_incoming,
+            since_ms: open.since_ms,
+            // One that has ended a moment ago has nothing to send.
+            queued_bytes: unacknowledged_bytes(&open.socket).unwrap_or(0),
+            buffer_bytes: send_buffer_bytes(&open.socket).unwrap_or(0),
+        };
+        open.into_iter().map(|(_, open)| link(open)).collect()
     }
 
     /// Open connections with this server, both ways.

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ecotone_server::record::Record;
 use serde_json::{Value, json};
@@ -107,6 +107,32 @@ impl Server {
         let mut reply = String::new();
         stream.read_to_string(&mut reply).unwrap();
         reply
+    }
+}
+
+impl Server {
+    /// What cluster clients know it by, once it serves them: it begins to when it has heard of more
+    /// than one shard.
+    fn id(&self) -> String {
+        let mut id = String::new();
+        until("it serves cluster clients", || {
+            let reply = self.ask("CLUSTER MYID");
+            id = reply.lines().nth(1).unwrap_or_default().to_owned();
+            reply.starts_with('$')
+        });
+        id
+    }
+
+    /// Its connections with others: the direction of each, the other one's id, and since when.
+    fn links(&self) -> Vec<(String, String, u64)> {
+        let reply = self.ask("CLUSTER LINKS");
+        let lines: Vec<&str> = reply.lines().collect();
+        let after = |name: &str, skipped: usize| {
+            let places = lines.iter().enumerate().filter(|(_, line)| **line == name);
+            places.map(|(place, _)| lines[place + skipped].to_owned()).collect::<Vec<_>>()
+        };
+        let since = after("create-time", 1).into_iter().map(|ms| ms.trim_start_matches(':').parse().unwrap());
+        after("direction", 2).into_iter().zip(after("node", 2)).zip(since).map(|((to, id), ms)| (to, id, ms)).collect()
     }
 }
 
@@ -257,11 +283,26 @@ fn a_federation_lives_through_the_death_of_its_leader_and_lets_servers_go() {
     }
     assert!(info.contains("cluster_enabled:") && info.contains("control_certificate_expiry_seconds:"), "{info}");
 
-    // The leader dies; the others go on, and decide.
+    // The leader has connections with both others, both ways, and says so.
     let leader = servers[0].status()["leader"]["name"].as_str().unwrap().to_owned();
     let place = servers.iter().position(|server| server.name == leader).unwrap();
     let mut dead = servers.remove(place);
+    let (dead_id, ids) = (dead.id(), [servers[0].id(), servers[1].id()]);
+    until("its connections are told", || {
+        let links = dead.links();
+        let is_there = |to: &str, id: &String| links.iter().any(|(direction, node, _)| direction == to && node == id);
+        ids.iter().all(|id| is_there("to", id) && is_there("from", id))
+    });
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    for (direction, node, since_ms) in dead.links() {
+        assert!(["to", "from"].contains(&direction.as_str()) && ids.contains(&node), "{direction} {node}");
+        assert!(since_ms + 600_000 > now_ms && since_ms <= now_ms + 60_000, "{since_ms}, now {now_ms}");
+    }
+    until("the others tell of it", || servers[0].links().iter().any(|(_, node, _)| *node == dead_id));
+
+    // It dies; the others go on, and decide.
     dead.kill();
+    until("its connections are gone", || !servers[0].links().iter().any(|(_, node, _)| *node == dead_id));
     until("another one leads", || {
         let leader = servers[0].status()["leader"]["name"].clone();
         !leader.is_null() && leader != dead.name.as_str()

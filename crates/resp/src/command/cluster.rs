@@ -253,7 +253,7 @@ fn shards(call: &mut Call<'_>) -> Outcome {
 
 fn links(call: &mut Call<'_>) -> Outcome {
     let view = view(call)?;
-    cluster_map::links(&view, call.reply);
+    cluster_map::links(&view, call.service.host.links(), call.reply);
     Ok(())
 }
 

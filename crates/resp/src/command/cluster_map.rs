@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 use crate::client::ClientInfo;
-use crate::cluster_view::{ClusterView, Endpoint, Health, ReplicaView, ServerView, ShardView};
+use crate::cluster_view::{ClusterView, Endpoint, Health, LinkView, ReplicaView, ServerView, ShardView};
 use crate::protocol::reply::Reply;
 use ecotone_keyspace::Slot;
 use ecotone_keyspace::error::Failure;
@@ -244,14 +244,14 @@ pub(super) fn info(view: &ClusterView) -> String {
     lines.into_iter().map(|(name, value)| format!("{name}:{value}\r\n")).collect()
 }
 
-pub(super) fn links(view: &ClusterView, reply: &mut Reply) {
-    reply.array(view.links().len());
-    for link in view.links() {
+/// Connections to servers that clients are not told of, as witnesses are, are left out.
+pub(super) fn links(view: &ClusterView, mut links: Vec<LinkView>, reply: &mut Reply) {
+    links.retain(|link| view.servers().iter().any(|server| server.id == link.node));
+    reply.array(links.len());
+    for link in links {
         reply.map(6);
-        for (name, text) in [
-            ("direction", if link.is_outgoing { "to" } else { "from" }),
-            ("node", view.servers()[link.server].id.as_str()),
-        ] {
+        for (name, text) in [("direction", if link.is_outgoing { "to" } else { "from" }), ("node", link.node.as_str())]
+        {
             reply.bulk_text(name);
             reply.bulk_text(text);
         }

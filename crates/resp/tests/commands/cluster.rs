@@ -81,11 +81,16 @@ fn says(client: &mut TestClient<'_>, requests: &[(&str, &str)]) {
 
 #[test]
 fn slots_shards_and_links_have_the_form_of_redis_in_both_protocols() {
-    let links = vec![
-        LinkView { server: 1, is_outgoing: true, since_ms: 7, queued_bytes: 0, buffer_bytes: 0 },
-        LinkView { server: 1, is_outgoing: false, since_ms: 8, queued_bytes: 5, buffer_bytes: 64 },
-    ];
-    let fixture = fixture(view().with_links(links).unwrap(), CLUSTER);
+    let link = |number, is_outgoing, since_ms, queued_bytes, buffer_bytes| LinkView {
+        node: id('e', number),
+        is_outgoing,
+        since_ms,
+        queued_bytes,
+        buffer_bytes,
+    };
+    let fixture = fixture(view(), CLUSTER);
+    // The last one is with a server that clients are not told of.
+    *fixture.host.links.lock() = vec![link(2, true, 7, 0, 0), link(2, false, 8, 5, 64), link(9, true, 9, 0, 64)];
     let mut client = fixture.client();
     let one = "*4 $8 10.0.0.1 :6379 $40 server1 *0";
     let two = "*4 $8 10.0.0.2 :6379 $40 server2 *2 $8 hostname $11 two.example";

@@ -24,6 +24,7 @@ use ecotone_keyspace::{
     Blocking, CollectionId, Keys, Keyspace, OpenShard, ShardId, Slot, SlotRanges, Tag, Type, WriteGroup, layout,
 };
 use ecotone_resp::client::Client;
+use ecotone_resp::cluster_view::LinkView;
 use ecotone_resp::command::table;
 use ecotone_resp::execute::{Step, execute};
 use ecotone_resp::host::{Host, HostError, InfoSection};
@@ -53,6 +54,7 @@ pub struct TestHost {
     pub was_shut_down: AtomicBool,
     /// With force or without.
     pub failed_over: Mutex<Vec<bool>>,
+    pub links: Mutex<Vec<LinkView>>,
 }
 
 impl Host for TestHost {
@@ -82,6 +84,10 @@ impl Host for TestHost {
 
     fn rewrite(&self) -> Result<(), String> {
         Err("The server is running without a config file".into())
+    }
+
+    fn links(&self) -> Vec<LinkView> {
+        self.links.lock().clone()
     }
 
     fn fail_over(&self, force: bool) -> Result<(), HostError> {

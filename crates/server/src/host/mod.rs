@@ -14,9 +14,11 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
 use ecotone_cluster::Federation;
+use ecotone_control::ids::MemberId;
 use ecotone_energy::EnergyThread;
 use ecotone_membership::Known;
 use ecotone_policy::policy::PolicyName;
+use ecotone_resp::cluster_view::LinkView;
 use ecotone_resp::federation::FederationRequest;
 use ecotone_resp::host::{Allocator, BackupTarget, Host, HostError, InfoSection};
 use ecotone_resp::serve::Listening;
@@ -26,6 +28,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use self::copies::CopiesHandle;
+use crate::cluster_view::server_id;
 use crate::config::{Config, Replaced};
 use crate::monitor::SamplerState;
 use crate::replica_reads::{self, ReadsHandle};
@@ -194,6 +197,19 @@ impl Host for ServerHost {
 
     fn federation(&self, request: &FederationRequest) -> Result<Vec<u8>, String> {
         federation::answer(&self.around.federation, &self.around.copies, request)
+    }
+
+    fn links(&self) -> Vec<LinkView> {
+        let Some(membership) = self.around.federation.membership() else { return Vec::new() };
+        let federation = membership.known().map.federation;
+        let links = self.around.federation.links().into_iter().map(|link| LinkView {
+            node: server_id(federation, MemberId(link.member.number())),
+            is_outgoing: !link.is_incoming,
+            since_ms: link.since_ms,
+            queued_bytes: link.queued_bytes,
+            buffer_bytes: link.buffer_bytes,
+        });
+        links.collect()
     }
 
     fn fail_over(&self, force: bool) -> Result<(), HostError> {
