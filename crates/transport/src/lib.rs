@@ -25,6 +25,7 @@ pub mod resolve;
 pub mod security;
 mod stream;
 pub mod traffic;
+pub mod under_way;
 
 pub use error::{Error, Result};
 pub use protocol::{PROTOCOL_VERSION, wire};

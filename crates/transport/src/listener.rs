@@ -3,10 +3,11 @@
 //!
 //! With an identity each begins with a handshake of TLS, whose protocol name says what it is for;
 //! without, in plain text, by its first bytes. The number of connections for calls is bounded: each
-//! holds a permit until it ends, and so does a handshake.
+//! holds a permit until it ends. Where servers have identities a permit is for those that have
+//! shown theirs: strangers have few places of their own ([`crate::under_way`]), and take none from
+//! them.
 
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -27,6 +28,7 @@ use crate::file_stream::FileStream;
 use crate::peers::PeerConnection;
 use crate::security::{Accepted, Security};
 use crate::stream::Stream;
+use crate::under_way::Place;
 
 /// How long to wait for the rest of a greeting that came in parts.
 const GREETING_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -46,7 +48,8 @@ pub struct Accepting {
     pub enrollment: Arc<dyn Enrollment>,
     /// Connections for calls at a time.
     pub max_connections: usize,
-    /// Longest wait until a connection has said what it is for, or shaken hands.
+    /// Longest wait until a connection in plain text has said what it is for, or one that asks for
+    /// a certificate has its answer.
     pub greeting_timeout: Duration,
 }
 
@@ -63,21 +66,25 @@ pub async fn accept(listener: TcpListener, accepting: Accepting) {
                 continue;
             }
         };
-        let Ok(permit) = permits.clone().try_acquire_owned() else {
-            debug!("too many connections; one is refused");
-            continue;
-        };
-        let accepting = accepting.clone();
-        tokio::spawn(async move {
-            match accepting.security.identity().cloned() {
-                Some(identity) => {
-                    if let Err(failure) = accepting.take_encrypted(&identity, (stream, from.ip()), permit).await {
+        let (accepting, permits) = (accepting.clone(), permits.clone());
+        match accepting.security.identity().cloned() {
+            Some(identity) => {
+                // Before the next one is accepted, so that all that are accepted are bounded.
+                let place = accepting.security.begin(from.ip());
+                tokio::spawn(async move {
+                    if let Err(failure) = accepting.take_encrypted(&identity, (stream, place), &permits).await {
                         debug!(%from, reason = failure.name(), "a connection is refused");
                     }
-                }
-                None => accepting.take_plain(stream, permit).await,
+                });
             }
-        });
+            None => {
+                let Ok(permit) = permits.try_acquire_owned() else {
+                    debug!("too many connections; one is refused");
+                    continue;
+                };
+                tokio::spawn(async move { accepting.take_plain(stream, permit).await });
+            }
+        }
     }
 }
 
@@ -85,13 +92,16 @@ impl Accepting {
     async fn take_encrypted(
         &self,
         identity: &Arc<Identity>,
-        (stream, from): (TcpStream, IpAddr),
-        permit: OwnedSemaphorePermit,
+        (stream, place): (TcpStream, Place),
+        permits: &Arc<Semaphore>,
     ) -> Result<(), HandshakeFailure> {
-        let Accepted { protocol, stream, connection } =
-            self.security.accept(identity, (stream, from), self.greeting_timeout).await?;
+        let Accepted { protocol, stream, connection, place } = self.security.accept(identity, stream, place).await?;
         match (protocol, connection) {
             (Protocol::Calls, Some(connection)) => {
+                let Ok(permit) = permits.clone().try_acquire_owned() else {
+                    self.security.count(HandshakeFailure::OverQuota);
+                    return Err(HandshakeFailure::OverQuota);
+                };
                 let stream = Stream::Tls(Box::new((*stream).into()));
                 let counted = CountedStream { stream, caller: Caller(Some(connection)), _permit: permit };
                 let _ = self.for_calls.send(Ok(counted)).await;
@@ -106,10 +116,20 @@ impl Accepting {
             (Protocol::Enroll, connection) => {
                 let peer = connection.as_ref().map(|connection| connection.peer().clone());
                 let served = enrollment::serve(stream, self.enrollment.clone(), peer);
-                match tokio::time::timeout(self.greeting_timeout, served).await {
-                    Ok(Ok(true)) => {}
-                    Ok(Ok(false)) => self.security.count(HandshakeFailure::NotEnrolled),
-                    Ok(Err(_)) | Err(_) => debug!("a connection that asked for a certificate ended early"),
+                let served = tokio::time::timeout(self.greeting_timeout, served);
+                let served = match place {
+                    Some(mut place) => place.hold(served).await.ok_or(HandshakeFailure::TooMany),
+                    None => Ok(served.await),
+                };
+                match served {
+                    Ok(Ok(Ok(true))) => {}
+                    Ok(Ok(Ok(false))) => self.security.count(HandshakeFailure::NotEnrolled),
+                    Ok(Ok(Err(_)) | Err(_)) => debug!("a connection that asked for a certificate ended early"),
+                    // What was asked for goes on; who asks again has the same answer.
+                    Err(failure) => {
+                        self.security.count(failure);
+                        return Err(failure);
+                    }
                 }
             }
             // Nobody gets so far without a certificate.

@@ -5,11 +5,9 @@
 //!
 //! # Bounds
 //!
-//! [`MAX_HANDSHAKES`] incoming handshakes at a time, [`MAX_HANDSHAKES_OF_ADDRESS`] from one address,
-//! each within the listener's timeout; beyond that a connection is closed at once. Connections of one peer: [`crate::peers::Quotas`].
+//! Incoming handshakes: [`crate::under_way`], each within [`MAX_HANDSHAKE_TIME`]. Connections of
+//! one peer: [`crate::peers::Quotas`].
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, TcpStream as BlockingStream};
 use std::sync::Arc;
@@ -20,21 +18,18 @@ use ecotone_identity::failure::explain;
 use ecotone_identity::tls::{self, Protocol};
 use ecotone_identity::{HandshakeFailure, Identity, Timestamp};
 use ecotone_types::ServerId;
-use parking_lot::Mutex;
 use rustls::server::Acceptor;
 use rustls::{ClientConnection, StreamOwned};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector, TlsStream};
 
 use crate::file_stream::FileStream;
 use crate::peers::{PeerConnection, Peers, Quotas};
+use crate::under_way::{Place, UnderWay};
 
-/// Incoming handshakes at a time. One takes about a millisecond of a slow core.
-pub const MAX_HANDSHAKES: usize = 128;
-/// Incoming handshakes at a time from one address: whoever begins them and does not go on must not
-/// keep all others out.
-pub const MAX_HANDSHAKES_OF_ADDRESS: usize = 32;
+/// The longest incoming handshake: who begins one is a stranger for as long. Enough for a slow
+/// device that does much else; that strangers keep nobody out does not rest on it.
+pub const MAX_HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
 /// Handshakes since the start, incoming and outgoing.
 #[derive(Debug, Default)]
@@ -66,44 +61,13 @@ pub struct Security {
     identity: Option<Arc<Identity>>,
     peers: Arc<Peers>,
     handshakes: Handshakes,
-    permits: Semaphore,
-    /// Incoming handshakes that are under way, by address.
-    by_address: Mutex<HashMap<IpAddr, usize>>,
+    under_way: UnderWay,
     /// A server of the federation has refused this one because it was removed.
     is_removed: AtomicBool,
 }
 
-/// A handshake under way. Its place is free again when it is dropped.
-struct UnderWay<'a> {
-    security: &'a Security,
-    from: IpAddr,
-    _permit: SemaphorePermit<'a>,
-}
-
-impl<'a> UnderWay<'a> {
-    fn begin(security: &'a Security, from: IpAddr) -> Result<UnderWay<'a>, HandshakeFailure> {
-        let permit = security.permits.try_acquire().map_err(|_| HandshakeFailure::TooMany)?;
-        let mut by_address = security.by_address.lock();
-        let there = by_address.entry(from).or_default();
-        if *there >= MAX_HANDSHAKES_OF_ADDRESS {
-            return Err(HandshakeFailure::TooMany);
-        }
-        *there += 1;
-        Ok(UnderWay { security, from, _permit: permit })
-    }
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        let mut by_address = self.security.by_address.lock();
-        if let Entry::Occupied(mut there) = by_address.entry(self.from) {
-            *there.get_mut() -= 1;
-            if *there.get() == 0 {
-                there.remove();
-            }
-        }
-    }
-}
+/// What a handshake has led to: what for, the stream, and the connection of who is known now.
+type Shaken = (Protocol, Box<tokio_rustls::server::TlsStream<TcpStream>>, Option<Arc<PeerConnection>>);
 
 /// A connection that was taken.
 pub(crate) struct Accepted {
@@ -111,14 +75,15 @@ pub(crate) struct Accepted {
     pub(crate) stream: Box<tokio_rustls::server::TlsStream<TcpStream>>,
     /// `None` of one that is about to join.
     pub(crate) connection: Option<Arc<PeerConnection>>,
+    /// Of one that is about to join: it is a stranger until it has shown its token.
+    pub(crate) place: Option<Place>,
 }
 
 impl Security {
     /// Of a server with an identity, or of one that speaks plain text.
     pub fn new(identity: Option<Arc<Identity>>, quotas: Quotas) -> Arc<Security> {
-        let permits = Semaphore::new(MAX_HANDSHAKES);
-        let (peers, handshakes, by_address) = (Peers::new(quotas), Handshakes::default(), Mutex::default());
-        Arc::new(Security { identity, peers, handshakes, permits, by_address, is_removed: AtomicBool::new(false) })
+        let (peers, handshakes, under_way) = (Peers::new(quotas), Handshakes::default(), UnderWay::default());
+        Arc::new(Security { identity, peers, handshakes, under_way, is_removed: AtomicBool::new(false) })
     }
 
     /// Plain text.
@@ -166,25 +131,33 @@ impl Security {
         }
     }
 
+    /// A place for a connection whose other side is not known yet.
+    pub(crate) fn begin(&self, from: IpAddr) -> Place {
+        self.under_way.begin(from)
+    }
+
     /// Counts a connection that is refused after its handshake.
     pub(crate) fn count(&self, failure: HandshakeFailure) {
         self.handshakes.count(failure);
     }
 
-    /// Takes a connection. Failures are counted here.
+    /// Takes a connection that has come to this `place` among those that are not known yet.
+    /// Failures are counted here.
     pub(crate) async fn accept(
         &self,
         identity: &Arc<Identity>,
-        (stream, from): (TcpStream, IpAddr),
-        longest: Duration,
+        stream: TcpStream,
+        mut place: Place,
     ) -> Result<Accepted, HandshakeFailure> {
-        let handshake = async {
-            let _under_way = UnderWay::begin(self, from)?;
-            tokio::time::timeout(longest, self.shake_hands(identity, stream))
-                .await
-                .unwrap_or(Err(HandshakeFailure::TimedOut))
+        let handshake = tokio::time::timeout(MAX_HANDSHAKE_TIME, self.shake_hands(identity, stream));
+        let outcome = match place.hold(handshake).await {
+            None => Err(HandshakeFailure::TooMany),
+            Some(shaken) => shaken.unwrap_or(Err(HandshakeFailure::TimedOut)),
         };
-        let outcome = handshake.await;
+        let outcome = outcome.map(|(protocol, stream, connection)| {
+            let place = connection.is_none().then_some(place);
+            Accepted { protocol, stream, connection, place }
+        });
         match &outcome {
             Ok(_) => drop(self.handshakes.completed.fetch_add(1, Ordering::Relaxed)),
             Err(failure) => self.handshakes.count(*failure),
@@ -192,7 +165,7 @@ impl Security {
         outcome
     }
 
-    async fn shake_hands(&self, identity: &Arc<Identity>, stream: TcpStream) -> Result<Accepted, HandshakeFailure> {
+    async fn shake_hands(&self, identity: &Arc<Identity>, stream: TcpStream) -> Result<Shaken, HandshakeFailure> {
         let failed = |error: io::Error| HandshakeFailure::of_io(&error);
         stream.set_nodelay(true).map_err(failed)?;
         let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(failed)?;
@@ -213,7 +186,7 @@ impl Security {
                 Some(connection)
             }
         };
-        Ok(Accepted { protocol, stream: Box::new(stream), connection })
+        Ok((protocol, Box::new(stream), connection))
     }
 
     /// Connects to `address`, to the server called `expected` or to any of the federation.

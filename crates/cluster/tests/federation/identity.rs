@@ -6,8 +6,9 @@ use crate::common;
 #[path = "../../../identity/tests/common/careless.rs"] // one copy for both crates
 mod careless;
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,8 +24,10 @@ use ecotone_identity::tls::{self, Protocol};
 use ecotone_identity::{HandshakeFailure, Identity, JoinToken, MemberId};
 use ecotone_transport::connections::{Connections, Timeouts};
 use ecotone_transport::peers::Quotas;
-use ecotone_transport::security::{MAX_HANDSHAKES_OF_ADDRESS, Security};
+use ecotone_transport::security::Security;
+use ecotone_transport::under_way::MAX_HANDSHAKES;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use tokio::net::TcpSocket;
 use tonic::Code;
 
 use crate::made::{HOUR, IDENTITY, Made, NOW, known, members, name, remove};
@@ -165,15 +168,62 @@ fn who_begins_handshakes_and_does_not_go_on_is_bounded_and_cut_off() {
     let made = Made::by("coordinator");
     let coordinator = made.coordinator();
     let address = coordinator.federation.address().to_owned();
-    let silent: Vec<_> = (0..MAX_HANDSHAKES_OF_ADDRESS + 3).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let silent: Vec<_> = (0..MAX_HANDSHAKES + 3).map(|_| TcpStream::connect(&address).unwrap()).collect();
     wait_until("the refusal of those too many", || failed(&coordinator, HandshakeFailure::TooMany) >= 3);
-    let all = MAX_HANDSHAKES_OF_ADDRESS as u64;
+    let all = MAX_HANDSHAKES as u64;
     wait_until("the end of the others", || failed(&coordinator, HandshakeFailure::TimedOut) == all);
     for mut stream in silent {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
     }
     made.joined("member", &address);
+}
+
+/// Strangers at many addresses take all places, again and again, and say nothing.
+#[test]
+fn idle_strangers_keep_no_server_out() {
+    const ADDRESSES: u8 = 10;
+    let made = Made::by("coordinator");
+    // Were strangers counted as connections, there would be none for servers.
+    let coordinator = made.coordinator_with(|options| options.limits.connections = 16);
+    let address = coordinator.federation.address().to_owned();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let to: SocketAddr = address.parse().unwrap();
+            let mut strangers = VecDeque::new();
+            while !is_over.load(Ordering::Relaxed) {
+                for last in 2..2 + ADDRESSES {
+                    let from = SocketAddr::from(([127, 0, 0, last], 0));
+                    // None where all ports of the address are used up for now.
+                    let stranger = runtime.block_on(async {
+                        let socket = TcpSocket::new_v4()?;
+                        socket.bind(from)?;
+                        socket.connect(to).await
+                    });
+                    strangers.extend(stranger.ok());
+                }
+                // As many as there are places are under way here at any time.
+                strangers.drain(..strangers.len().saturating_sub(2 * MAX_HANDSHAKES));
+            }
+        });
+        let end = OnDrop(&is_over);
+        wait_until("all places to be taken", || failed(&coordinator, HandshakeFailure::TooMany) > 0);
+        let member = made.member("member", &address);
+        wait_until("it to know who leads", || known(&member.federation).leader.is_some());
+        wait_until("both to know it", || members(&coordinator) == 2 && members(&member) == 2);
+        drop(end);
+    });
+}
+
+/// Says that something is over, also where a test fails.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]
