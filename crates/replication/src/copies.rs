@@ -32,7 +32,7 @@ use ecotone_replica::wire::{Message, Parcel, ShardReport};
 use parking_lot::{Condvar, Mutex};
 use tracing::{info, warn};
 
-use crate::clock::{boot, now_us};
+use crate::clock::{boot, now_us, until_next};
 use crate::error::{Error, Result};
 use crate::fetcher::Fetcher;
 use crate::followed::Followed;
@@ -197,8 +197,12 @@ impl ToLeader {
         }
         let mut waiting = self.waiting.lock();
         if waiting.len() < MAX_TO_LEADER {
+            // A report is looked at with the next tick.
+            let is_report = matches!(message, Message::Report(_));
             waiting.push((from, message));
-            self.changed.notify_one();
+            if !is_report {
+                self.changed.notify_one();
+            }
         }
     }
 }
@@ -382,6 +386,7 @@ impl Drop for Copies {
         self.is_stopping.store(true, Ordering::Release);
         self.core.to_leader.is_stopping.store(true, Ordering::Release);
         self.core.to_leader.changed.notify_all();
+        self.core.scrub.wake();
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
             if thread.join().is_err() {
@@ -618,7 +623,7 @@ impl Core {
             let any = known.map.shards.values().any(|state| is_replicated(&known.map, state));
             let mut waiting = self.to_leader.waiting.lock();
             if waiting.is_empty() && !self.to_leader.is_stopping.load(Ordering::Acquire) {
-                self.to_leader.changed.wait_for(&mut waiting, if any { LEADING_TICK } else { IDLE_TICK });
+                self.to_leader.changed.wait_for(&mut waiting, until_next(if any { LEADING_TICK } else { IDLE_TICK }));
             }
         }
     }

@@ -59,7 +59,9 @@ const MAX_FOLLOW_TIME: Duration = Duration::from_secs(60);
 const FETCH_ATTEMPTS: u32 = 4;
 /// Between two times.
 const FETCH_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Between two looks at whether something is to be done, and the longest sleep.
+/// Between two looks at whether a round is due.
+const IDLE_TICK: Duration = Duration::from_secs(1);
+/// The longest sleep within a round.
 const TICK: Duration = Duration::from_millis(100);
 /// How often it is written down how far a round is.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
@@ -134,10 +136,16 @@ impl Scrub {
                 continue;
             }
             let mut asked = self.asked.lock();
-            if asked.is_empty() {
-                self.changed.wait_for(&mut asked, TICK);
+            if asked.is_empty() && !is_stopping.load(Ordering::Acquire) {
+                self.changed.wait_for(&mut asked, IDLE_TICK);
             }
         }
+    }
+
+    /// Has the thread look whether it is to end.
+    pub(crate) fn wake(&self) {
+        let _asked = self.asked.lock();
+        self.changed.notify_all();
     }
 
     /// What was known of copies that are not here any more.
