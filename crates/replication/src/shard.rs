@@ -85,6 +85,8 @@ const MAX_SEED_WAIT_US: u64 = 3_000_000;
 const MAX_STOP_TIME: Duration = Duration::from_secs(30);
 /// How long after a fetch or a seed has failed it is tried again.
 const RETRY_DELAY_US: u64 = 500_000;
+/// A file that does not come is asked for twice as much later each time, at most so often: 4 s.
+const MAX_RETRY_DOUBLINGS: u32 = 3;
 
 /// For which session of which epoch files are fetched.
 type SeedId = (Epoch, u64);
@@ -536,6 +538,8 @@ struct Thread {
     /// A fetch is under way.
     is_fetching: bool,
     fetch_again_us: u64,
+    /// What was asked for in vain: how often, and when it is asked for again. Others are, meanwhile.
+    not_fetched: BTreeMap<Want, (u32, u64)>,
     /// A segment is being made of others.
     is_making: bool,
     make_again_us: u64,
@@ -654,6 +658,7 @@ impl Thread {
             synced_us: 0,
             is_fetching: false,
             fetch_again_us: 0,
+            not_fetched: BTreeMap::new(),
             is_making: false,
             make_again_us: 0,
             awaits_seed: None,
@@ -1529,7 +1534,10 @@ impl Thread {
         if self.is_fetching || now_us < self.fetch_again_us {
             return;
         }
-        let Some(want) = directory.wants(now_us).into_iter().next() else { return };
+        let wants = directory.wants(now_us);
+        self.not_fetched.retain(|want, _| wants.contains(want));
+        let may_come = |want: &Want| self.not_fetched.get(want).is_none_or(|(_, again_us)| now_us >= *again_us);
+        let Some(want) = wants.into_iter().find(may_come) else { return };
         self.is_fetching = true;
         let path = directory.temporary(&want);
         let (shared, around) = (self.shared.clone(), self.around.clone());
@@ -1558,11 +1566,12 @@ impl Thread {
         self.is_fetching = false;
         match (result, &mut self.files) {
             (Ok(true), Files::Replica(directory)) => match directory.fetched(want) {
-                Ok(position) => self.step(|copy, out| copy.applied(position, now_us(), out)),
-                Err(error) => {
-                    self.fetch_again_us = now_us() + RETRY_DELAY_US;
-                    self.trouble(format!("a file from the primary is not taken: {error}"));
+                Ok(position) => {
+                    self.not_fetched.remove(want);
+                    self.step(|copy, out| copy.applied(position, now_us(), out));
+                    return;
                 }
+                Err(error) => self.trouble(format!("a file from the primary is not taken: {error}")),
             },
             // An opening cannot go on without it, and its deletion is behind: other files are asked for.
             (Ok(_), Files::Replica(directory))
@@ -1570,13 +1579,17 @@ impl Thread {
             {
                 self.abandon();
                 self.step(|copy, out| copy.must_rebuild(now_us(), out));
+                return;
             }
-            (Ok(_), _) => self.fetch_again_us = now_us() + RETRY_DELAY_US,
+            (Ok(_), _) => {}
             (Err(error), _) => {
-                self.fetch_again_us = now_us() + RETRY_DELAY_US;
                 tracing::debug!(shard = self.shared.shard.0, %error, "a file cannot be fetched yet");
             }
         }
+        self.fetch_again_us = now_us() + RETRY_DELAY_US;
+        let (failures, again_us) = self.not_fetched.entry(*want).or_default();
+        *failures = (*failures + 1).min(MAX_RETRY_DOUBLINGS);
+        *again_us = now_us() + (RETRY_DELAY_US << *failures);
     }
 
     /// The machine says and asks nothing while it waits for files: what it waits for is either on its

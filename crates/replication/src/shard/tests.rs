@@ -203,37 +203,62 @@ fn nothing_is_built_that_was_asked_for_before() {
     assert_eq!(stepped.thread.seeding, Some((Epoch(5), 2)));
 }
 
-/// The opening of epoch 3 with a table of these bytes, and what to fetch for it.
-fn opening(table: &[u8]) -> (Vec<(Item, Vec<u8>)>, ContentId) {
+fn content_of(bytes: &[u8]) -> ContentId {
     let mut hasher = Hasher::new();
-    hasher.update(table);
-    let content = hasher.finish();
+    hasher.update(bytes);
+    hasher.finish()
+}
+
+/// The opening of epoch 3 with tables of these numbers and bytes.
+fn opening(tables: &[(u64, &[u8])]) -> Vec<(Item, Vec<u8>)> {
     let manifest = Kind::Append { file: FileKind::Manifest, number: 5, offset: 0 };
     // With the CRC-32C of their bytes.
-    let parts = [
-        (Kind::Finished { file: FileKind::Table, number: 7, content }, Vec::new(), 0),
+    let table = |(number, bytes): &(u64, &[u8])| {
+        let kind = Kind::Finished { file: FileKind::Table, number: *number, content: content_of(bytes) };
+        (kind, Vec::new(), 0)
+    };
+    let rest = [
         (manifest, b"a MANIFEST".to_vec(), 0xff75_2b10),
         (Kind::Put { file: FileKind::Current, number: 5 }, b"MANIFEST-000005\n".to_vec(), 0x9e7f_dadc),
     ];
     let mut items: Vec<(Item, Vec<u8>)> = Vec::new();
-    for (kind, bytes, checksum) in parts {
+    for (kind, bytes, checksum) in tables.iter().map(table).chain(rest) {
         let before = items.last().map_or(Mark::default().open(Epoch(3)), |(item, _)| item.mark());
         items.push((Item::behind(before, kind, bytes.len() as u64, checksum), bytes));
     }
-    (items, content)
+    items
 }
 
 /// A replica that holds an opening back up to the position, as it lacks a table.
 fn in_an_opening() -> (Stepped, Want, Position) {
+    let (stepped, end) = in_an_opening_with(&[(7, b"a table")]);
+    (stepped, Want { file: FileName::new(FileKind::Table, 7), content: content_of(b"a table") }, end)
+}
+
+fn in_an_opening_with(tables: &[(u64, &[u8])]) -> (Stepped, Position) {
     let mut stepped = Stepped::new();
     stepped.map(state(3, Some(OTHER), &[OTHER, ME]));
     stepped.open(3, 1, Resume::Stream);
-    let (items, content) = opening(b"a table");
+    let items = opening(tables);
     let end = items.last().unwrap().0.position;
     let (items, bytes): (Vec<Item>, Vec<Vec<u8>>) = items.into_iter().unzip();
     stepped.said(3, 1, ToCopyBody::Items { items, end_bytes: 26 }, bytes);
     assert_eq!(stepped.applied(), Position::begin(Epoch(3)), "a table lacks");
-    (stepped, Want { file: FileName::new(FileKind::Table, 7), content }, end)
+    (stepped, end)
+}
+
+#[test]
+fn a_file_that_does_not_come_holds_up_no_other() {
+    let (mut stepped, _) = in_an_opening_with(&[(7, b"one"), (8, b"other")]);
+    // There is nobody to fetch them from. Each time is the earliest at which anything is asked for.
+    for number in [7, 8] {
+        stepped.thread.fetch(stepped.thread.fetch_again_us.max(now_us()));
+        let Input::Fetched(want, fetched) = stepped.next_input() else { panic!("a file is asked for") };
+        assert!(want.file.number == number && fetched.is_err(), "{want:?} {fetched:?}");
+        stepped.thread.take(Input::Fetched(want, fetched));
+    }
+    stepped.thread.fetch(stepped.thread.fetch_again_us);
+    assert!(!stepped.thread.is_fetching, "neither is asked for again so soon");
 }
 
 #[test]
