@@ -59,6 +59,9 @@ const MAX_FOLLOW_TIME: Duration = Duration::from_secs(60);
 const FETCH_ATTEMPTS: u32 = 4;
 /// Between two times.
 const FETCH_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// After a round that has left damage the next one begins so much later, and twice as much after
+/// each further one, up to [`ROUND`].
+const DAMAGED_AGAIN: Duration = Duration::from_secs(3600);
 /// Between two looks at whether a round is due.
 const IDLE_TICK: Duration = Duration::from_secs(1);
 /// The longest sleep within a round.
@@ -124,7 +127,7 @@ impl Scrub {
     /// The thread's work.
     pub(crate) fn run(&self, steering: &dyn Steering, is_stopping: &AtomicBool) {
         let began = Instant::now();
-        let mut retry_at: BTreeMap<ShardId, Instant> = BTreeMap::new();
+        let mut rounds = Rounds::default();
         while !is_stopping.load(Ordering::Acquire) {
             let asked = self.asked.lock().pop_front();
             if let Some(shard) = asked {
@@ -132,7 +135,7 @@ impl Scrub {
                 continue;
             }
             self.forget_others();
-            if began.elapsed() >= START_DELAY && self.scrub_next(steering, is_stopping, &mut retry_at) {
+            if began.elapsed() >= START_DELAY && self.scrub_next(steering, is_stopping, &mut rounds) {
                 continue;
             }
             let mut asked = self.asked.lock();
@@ -210,12 +213,8 @@ impl Scrub {
     }
 
     /// Goes on with the round of the copy that waits longest. False: none is due.
-    fn scrub_next(
-        &self,
-        steering: &dyn Steering,
-        is_stopping: &AtomicBool,
-        retry_at: &mut BTreeMap<ShardId, Instant>,
-    ) -> bool {
+    fn scrub_next(&self, steering: &dyn Steering, is_stopping: &AtomicBool, rounds: &mut Rounds) -> bool {
+        let Rounds { retry_at, damaged } = rounds;
         retry_at.retain(|_, at| Instant::now() < *at);
         let now_s = wall_ms() / 1_000;
         let mut due: Option<(Progress, Arc<Shared>)> = None;
@@ -232,7 +231,7 @@ impl Scrub {
                 }
             };
             self.count(shard, |scrubbed| scrubbed.ended_s = Some(progress.ended_s).filter(|ended_s| *ended_s > 0));
-            if !is_due(&progress, now_s) {
+            if !is_due(&progress, now_s, damaged.get(&shard).copied()) {
                 // Nothing of it can be due much sooner.
                 retry_at.insert(shard, Instant::now() + RETRY_DELAY);
             } else if due.as_ref().is_none_or(|(before, _)| progress.ended_s < before.ended_s) {
@@ -251,6 +250,13 @@ impl Scrub {
         match ended {
             Ok(End::Done) => {
                 (reached.after, reached.ended_s) = (None, wall_ms() / 1_000);
+                let is_damaged = self.scrubbed.lock().get(&shard).is_some_and(|left| !left.damaged.is_empty());
+                if is_damaged {
+                    let again = damaged.entry(shard).and_modify(|again| *again = (2 * *again).min(ROUND));
+                    again.or_insert(DAMAGED_AGAIN);
+                } else {
+                    damaged.remove(&shard);
+                }
                 debug!(shard = shard.0, "all files of a copy were compared");
             }
             Ok(End::Stopped) => (),
@@ -298,9 +304,22 @@ fn is_under_way(progress: &Progress) -> bool {
     progress.began_s > progress.ended_s
 }
 
-/// Whether there is something to compare now. A clock that was set back begins a round.
-fn is_due(progress: &Progress, now_s: u64) -> bool {
-    is_under_way(progress) || now_s < progress.began_s || now_s >= progress.began_s + ROUND.as_secs()
+/// When rounds are due, beside what is written down of them.
+#[derive(Default)]
+struct Rounds {
+    /// Nothing of the copy is looked at before.
+    retry_at: BTreeMap<ShardId, Instant>,
+    /// Copies whose last round has left damage, and how long after it the next one begins: whoever
+    /// has the files whole may have been away.
+    damaged: BTreeMap<ShardId, Duration>,
+}
+
+/// Whether there is something to compare now; `again` is so long after a round that has left damage.
+/// A clock that was set back begins a round.
+fn is_due(progress: &Progress, now_s: u64, again: Option<Duration>) -> bool {
+    let since_round = now_s.checked_sub(progress.began_s);
+    let is_again = again.is_some_and(|again| now_s >= progress.ended_s + again.as_secs());
+    is_under_way(progress) || is_again || since_round.is_none_or(|since_s| since_s >= ROUND.as_secs())
 }
 
 /// Whether the same may succeed in a moment: the copy changes what it is.
@@ -569,11 +588,19 @@ mod tests {
         let week = ROUND.as_secs();
         let of = |began_s, ended_s| Progress { after: None, began_s, ended_s };
         // The first one, one that was interrupted, and one that took longer than a week.
-        assert!(is_due(&of(0, 0), 5 * week));
-        assert!(is_due(&of(3 * week, 2 * week), 3 * week + 1));
-        assert!(is_due(&of(week, 2 * week + 7), 2 * week + 8));
-        assert!(!is_due(&of(week, week + 7), 2 * week - 1));
-        assert!(is_due(&of(week, week + 7), 2 * week));
-        assert!(is_due(&of(week, week + 7), week - 1));
+        assert!(is_due(&of(0, 0), 5 * week, None));
+        assert!(is_due(&of(3 * week, 2 * week), 3 * week + 1, None));
+        assert!(is_due(&of(week, 2 * week + 7), 2 * week + 8, None));
+        assert!(!is_due(&of(week, week + 7), 2 * week - 1, None));
+        assert!(is_due(&of(week, week + 7), 2 * week, None));
+        assert!(is_due(&of(week, week + 7), week - 1, None));
+    }
+
+    #[test]
+    fn damage_that_was_left_is_looked_at_sooner() {
+        let done = Progress { after: None, began_s: 1_000, ended_s: 2_000 };
+        assert!(!is_due(&done, 2_000 + 3_599, Some(DAMAGED_AGAIN)));
+        assert!(is_due(&done, 2_000 + 3_600, Some(DAMAGED_AGAIN)));
+        assert!(!is_due(&done, 2_000 + 3_600, None));
     }
 }
