@@ -48,6 +48,8 @@ const RESTING_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// One that nobody has read for so long is closed.
 const MAX_IDLE: Duration = Duration::from_secs(30);
+/// It looks at least so often which segments were removed, in microseconds.
+const LOOK_FOR_SEGMENTS_US: u64 = 10_000_000;
 /// Catching up waits so long for who reads, and keeps others from reading meanwhile.
 const MAX_CATCH_UP_WAIT: Duration = Duration::from_millis(20);
 /// After a failure nobody tries again for so long.
@@ -319,7 +321,7 @@ impl Reads {
 
     fn catch_up(&self, place: &Place, open: &Open, store: &Store, reading: &Reading) -> Result<()> {
         let mut passed = reading.drained();
-        let mut looks_for_segments = true;
+        let (mut looks_for_segments, mut looked_us) = (true, now_us());
         loop {
             let since_read = Duration::from_micros(now_us().saturating_sub(place.read_us.load(Ordering::Relaxed)));
             let is_over = reading.is_over() || open.followed.is_over() || place.is_over.load(Ordering::Acquire);
@@ -328,7 +330,10 @@ impl Reads {
             }
             // Before the files are looked at.
             let (drained, applied) = (reading.drained(), open.followed.applied());
-            looks_for_segments |= drained > passed;
+            // What went after the last look stays open, and takes space, also where nothing more is
+            // written.
+            let is_long_ago = now_us() >= looked_us + LOOK_FOR_SEGMENTS_US;
+            looks_for_segments |= drained > passed || is_long_ago;
             let caught_up = open.replica.change(MAX_CATCH_UP_WAIT, || {
                 let _duty = DutyScope::begin(&*self.duties, Duty::Replica);
                 store.catch_up(looks_for_segments)
@@ -342,6 +347,9 @@ impl Reads {
                 }
                 Some(Err(error)) => return Err(error.into()),
                 Some(Ok(())) => {
+                    if looks_for_segments {
+                        looked_us = now_us();
+                    }
                     (passed, looks_for_segments) = (drained, false);
                     reading.passed(drained);
                     if let Some(applied) = applied {
