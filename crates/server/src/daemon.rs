@@ -44,7 +44,7 @@ use crate::identity;
 use crate::memory_shares::suit_clients;
 use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, SamplerState};
 use crate::open_files::share_with_stores;
-use crate::options::{ClientOptions, ServeOptions};
+use crate::options::{ClientOptions, ServeOptions, without_links};
 use crate::power;
 use crate::replica_reads::{Reads, ReadsHandle};
 use crate::requests::Requests;
@@ -144,6 +144,9 @@ impl Daemon {
         if options.cores == 0 {
             return Err(Error::Configuration("a server needs at least one core (--cores)".into()));
         }
+        options.directory = without_links(&options.directory).map_err(|error| {
+            Error::Configuration(format!("the folder {} cannot be found: {error}", options.directory.display()))
+        })?;
         let status = Arc::new(ServerStatus::default());
         let http = match &options.http {
             Some(http) => HttpServer::start(http, status.clone())?,

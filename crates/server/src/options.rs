@@ -1,7 +1,8 @@
 //! What a server is started with.
 
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ecotone_engine::StoreSettings;
@@ -134,5 +135,41 @@ impl ServeOptions {
     /// Speed of one core relative to a host core.
     pub fn core_speed(&self) -> f64 {
         self.emulated.as_ref().map_or(1.0, |emulated| emulated.speed)
+    }
+}
+
+/// The folder by its absolute name without symbolic links, as far as it is there. An engine names the
+/// files of its store so, and a copy tells by that name which of its files is meant.
+pub(crate) fn without_links(folder: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(folder)?;
+    for ancestor in absolute.ancestors() {
+        match std::fs::canonicalize(ancestor) {
+            Ok(real) => {
+                let rest = absolute.strip_prefix(ancestor).unwrap_or(Path::new(""));
+                return Ok(if rest.as_os_str().is_empty() { real } else { real.join(rest) });
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(absolute)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_name_whatever_leads_to_it_and_whether_it_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let real = std::fs::canonicalize(directory.path()).unwrap().join("real");
+        std::fs::create_dir(&real).unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert_eq!(without_links(&link).unwrap(), real);
+        assert_eq!(without_links(&link.join("new/server")).unwrap(), real.join("new/server"));
+        assert_eq!(without_links(&real).unwrap(), real);
+        let working = std::fs::canonicalize(".").unwrap();
+        assert_eq!(without_links(Path::new("not-there-yet")).unwrap(), working.join("not-there-yet"));
     }
 }
