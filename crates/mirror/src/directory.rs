@@ -4,7 +4,9 @@
 //! (MANIFEST, `CURRENT`, finished files, deletions) is written to [`pending`](crate::pending), and
 //! done later, as far as what it needs is here and durable ([`Directory::advance`]): tables that
 //! live short are so never fetched. D can be opened at any time with what it shows: an older
-//! MANIFEST, with all WALs that are not deleted yet, holds the same data.
+//! MANIFEST, with all WALs that are not deleted yet, holds the same data. (Of a store that was just
+//! made that is so from the first sync on; who [opens](Directory::prepare_opening) it earlier does
+//! what is pending first.)
 //!
 //! Segments that GC has written are made here of what they were copied from, where the stream says
 //! how ([`crate::collecting`]); that takes its time, and is of the file side.
@@ -1357,6 +1359,7 @@ impl Directory {
         self.close_readers();
         self.abandon()?;
         if !self.is_foreign {
+            self.show_what_is_new()?;
             self.settle()?;
             for tail in tails_of(&self.growing) {
                 cut(&self.path, &path_of(&self.path, tail.file), tail.len)?;
@@ -1377,8 +1380,11 @@ impl Directory {
             return Err(Error::TooMuch { what: "numbers of segments", limit: u64::from(u32::MAX) });
         }
         // RocksDB counts the file, which nothing refers to, and deletes it. Numbers are raised before
-        // anything is forgotten that they are raised by.
-        if let Some(other) = other.filter(|_| self.path.exists()) {
+        // anything is forgotten that they are raised by. Where no MANIFEST is in force a crash has
+        // interrupted the first opening ever: nobody has a file of it, and the engine begins anew,
+        // which it does not where it finds a table.
+        let has_store = path_of(&self.path, FileName::new(FileKind::Current, 0)).exists();
+        if let Some(other) = other.filter(|_| has_store) {
             let raised = FileName::new(FileKind::Table, other.saturating_add(NUMBER_GAP));
             let path = path_of(&self.path, raised);
             File::create(&path).map_err(|error| Error::io("create", &path, error))?;
@@ -1386,6 +1392,35 @@ impl Directory {
         }
         self.write_foreign(at, clock_limit_ms, true)?;
         Ok(least_segment)
+    }
+
+    /// Nothing behind the opening of its epoch may be done yet. Of a store that was just made the
+    /// column family of its data is behind that: without it the engine would pass over all that WALs
+    /// hold, and say nothing.
+    fn show_what_is_new(&mut self) -> Result<()> {
+        let side = self.durable.lock().synced.side.clone();
+        if side.drained > side.start || self.pending.entries().is_empty() {
+            return Ok(());
+        }
+        let growing = self.growing.iter().map(|(file, growing)| (file, &growing.file));
+        for (file, opened) in self.dirty_segments.iter().chain(&self.syncing_segments).chain(growing) {
+            record::flush(opened).map_err(|error| Error::io("sync", &path_of(&self.path, *file), error))?;
+        }
+        for named in [self.path.join(names::VALUES_DIRECTORY), self.path.clone()] {
+            if named.exists() {
+                record::sync_directory(&named)?;
+            }
+        }
+        let (path, pending) = self.pending.file();
+        record::flush(&pending).map_err(|error| Error::io("sync", &path, error))?;
+        {
+            let log = self.log_state();
+            let mut durable = self.durable.lock();
+            durable.write(Synced { log, side })?;
+            durable.begun = None;
+        }
+        self.synced = self.reached.position;
+        self.drain()
     }
 
     /// Of the directory at `path`, which the engine has open: all is on the device that it had

@@ -1240,6 +1240,23 @@ fn numbers_are_raised_above_all_that_are_here_or_pending() {
     assert_eq!(len, 23, "nothing is cut");
 }
 
+#[test]
+fn a_first_opening_that_was_cut_short_leaves_nothing_that_the_engine_takes_for_a_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let open = |number: u8| Directory::open(&path, boot(number)).unwrap().0;
+    open(0).prepare_opening(in_epoch(1, 0), 0).unwrap();
+    // The engine came so far, and the power was gone.
+    fs::create_dir(&path).unwrap();
+    for begun in ["STORE", "MANIFEST-000001"] {
+        fs::write(path.join(begun), b"").unwrap();
+    }
+    open(1).prepare_opening(in_epoch(3, 0), 0).unwrap();
+    let names = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let tables: Vec<String> = names.filter(|name| name.ends_with(".sst")).collect();
+    assert!(tables.is_empty(), "{tables:?}");
+}
+
 fn in_epoch(epoch: u64, number: u64) -> Mark {
     Mark { position: Position { epoch: Epoch(epoch), number }, chain: number as u32 }
 }
