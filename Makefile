@@ -24,8 +24,8 @@ SOAK_MINUTES ?= 5
 SIM_SEEDS ?= 17000
 SEED := $(or $(SEED),$(shell od -A n -N 4 -t u4 /dev/urandom | tr -d ' '))
 # What has seeded tests, and those of proptest.
-SEEDED := --lib $(addprefix --test ,clients_kills commands compaction control damage differential \
-	federation_faults histories kills power protocol replication space store whole)
+SEEDED := --lib $(addprefix --test ,clients_kills commands compaction control copies_power damage differential \
+	federation_faults follows histories kills power protocol replication space store whole)
 # Arguments of the demo: the papers' experiment, made short.
 DEMO_SECONDS ?= 45
 DEMO_ARGS ?= fillrandom --profile three-tier --policies local,local-split,edgepilot,eco --seconds $(DEMO_SECONDS) --papers
