@@ -32,6 +32,7 @@ mod scrub;
 pub mod service;
 mod shard;
 mod table;
+mod troubles;
 
 pub use clock::now_us;
 pub use copies::{Copies, Parts, Reported, is_replicated};

@@ -56,6 +56,7 @@ use crate::links::Links;
 use crate::primary_tables::{self, PrimaryTables};
 use crate::published::{Published, Publisher};
 use crate::repairing::Scrubbed;
+use crate::troubles::{Troubles, Work};
 
 /// Between two looks at a machine to which nothing happens.
 const IDLE_TICK: Duration = Duration::from_millis(100);
@@ -555,13 +556,11 @@ struct Thread {
     seeded: Option<(SeedId, Box<Built>)>,
     /// Who asked for a repair, and its epoch.
     repairing: Option<(MemberId, Epoch)>,
-    trouble: Option<String>,
+    troubles: Troubles,
     first_kept: u64,
     is_syncing: bool,
     is_verifying: bool,
     next_sync: Option<SyncStage>,
-    /// It is the trouble that people are shown.
-    is_sync_failing: bool,
 }
 
 impl Driven {
@@ -667,12 +666,11 @@ impl Thread {
             may_hold_seed: true,
             seeded: None,
             repairing: None,
-            trouble: None,
+            troubles: Troubles::default(),
             first_kept: 0,
             is_syncing: false,
             is_verifying: false,
             next_sync: None,
-            is_sync_failing: false,
         })
     }
 
@@ -893,10 +891,11 @@ impl Thread {
     fn abandon(&mut self) {
         if let Files::Replica(directory) = &mut self.files {
             let abandoned = directory.abandon();
+            self.troubles.end(Work::Abandon);
             // What it had begun to put in place it goes on with.
             let position = directory.applied().position;
             if let Err(error) = abandoned {
-                self.trouble(format!("what was begun of another epoch cannot be removed: {error}"));
+                self.trouble(Work::Abandon, format!("what was begun of another epoch cannot be removed: {error}"));
             }
             self.step(|copy, out| {
                 copy.applied(position, now_us(), out);
@@ -926,7 +925,7 @@ impl Thread {
         }
         if self.is_broken {
             *self.shared.state.lock() =
-                State { is_broken: true, ticked_us: now_us, trouble: self.trouble.clone(), ..State::default() };
+                State { is_broken: true, ticked_us: now_us, trouble: self.troubles.shown(), ..State::default() };
             return;
         }
         if let Files::Replica(directory) = &mut self.files {
@@ -934,13 +933,14 @@ impl Thread {
                 // What failed when it was to be applied may be done now.
                 Ok(()) => {
                     let position = directory.applied().position;
+                    self.troubles.end(Work::Advance);
                     self.step(|copy, out| {
                         if !copy.receiver().is_idle() && copy.receiver().applied().position < position {
                             copy.applied(position, now_us, out);
                         }
                     });
                 }
-                Err(error) => self.trouble = Some(error.to_string()),
+                Err(error) => _ = self.troubles.add(Work::Advance, error.to_string()),
             }
         }
         self.abandon_stale();
@@ -983,7 +983,7 @@ impl Thread {
             is_store_open: self.is_store_open,
             is_broken: self.is_broken,
             ticked_us: now_us,
-            trouble: self.trouble.clone(),
+            trouble: self.troubles.shown(),
         };
     }
 
@@ -1046,11 +1046,10 @@ impl Thread {
         }
     }
 
-    fn trouble(&mut self, what: String) {
-        if self.trouble.as_ref() != Some(&what) {
+    fn trouble(&mut self, of: Work, what: String) {
+        if self.troubles.add(of, what.clone()) {
             warn!(shard = self.shared.shard.0, "{what}");
         }
-        self.trouble = Some(what);
     }
 
     // ---- Commands ----
@@ -1098,10 +1097,13 @@ impl Thread {
             Command::ToCopy(to, said) => {
                 let bytes = match &said.body {
                     ToCopyBody::Items { items, .. } => match self.read(items) {
-                        Ok(bytes) => bytes,
+                        Ok(bytes) => {
+                            self.troubles.end(Work::Read);
+                            bytes
+                        }
                         Err((position, error)) => {
                             // The copy finds that items are missing, and greets anew.
-                            self.trouble(format!("items of the stream cannot be read again: {error}"));
+                            self.trouble(Work::Read, format!("items of the stream cannot be read again: {error}"));
                             if is_final(&error) {
                                 // Then it must not be sent the same again.
                                 self.step(|copy, _| {
@@ -1151,9 +1153,12 @@ impl Thread {
                 Files::Elsewhere => record::write_standing(&self.path, standing),
             };
             match done {
-                Ok(()) => return true,
+                Ok(()) => {
+                    self.troubles.end(Work::Persist);
+                    return true;
+                }
                 Err(error) => {
-                    self.trouble(format!("what this copy must remember cannot be recorded: {error}"));
+                    self.trouble(Work::Persist, format!("what this copy must remember cannot be recorded: {error}"));
                     if self.shared.is_over() || self.shared.inbox.is_stopping() {
                         return false;
                     }
@@ -1197,6 +1202,7 @@ impl Thread {
         }
         match result {
             Ok(position) => {
+                self.troubles.end(Work::Apply);
                 self.shared.bytes_applied.fetch_add(bytes, Ordering::Relaxed);
                 self.step(|copy, out| {
                     copy.applied(position, now_us(), out);
@@ -1208,7 +1214,7 @@ impl Thread {
                 use ecotone_mirror::error::Error as Files;
                 let is_final =
                     matches!(error, Files::Malformed { .. } | Files::Mismatch { .. } | Files::TooMuch { .. });
-                self.trouble(format!("what the primary sends cannot be applied: {error}"));
+                self.trouble(Work::Apply, format!("what the primary sends cannot be applied: {error}"));
                 self.step(|copy, out| {
                     copy.abandoned(now_us(), out);
                     if is_final {
@@ -1276,13 +1282,10 @@ impl Thread {
         match recorded {
             Ok(()) => {
                 self.step(|copy, out| copy.sync_ended(now_us(), out));
-                if self.is_sync_failing {
-                    (self.is_sync_failing, self.trouble) = (false, None);
-                }
+                self.troubles.end(Work::Sync);
             }
             Err(error) => {
-                self.is_sync_failing = true;
-                self.trouble(format!("a sync of this copy has failed: {error}"));
+                self.trouble(Work::Sync, format!("a sync of this copy has failed: {error}"));
                 self.step(|copy, _| copy.sync_failed());
                 // What the files hold is not known any more.
                 if matches!(&self.files, Files::Replica(directory) if directory.has_failed()) {
@@ -1383,7 +1386,7 @@ impl Thread {
         let epoch = self.shared.primary_epoch().unwrap_or_default();
         self.shared.publisher.begin();
         self.first_kept = 0;
-        self.trouble = None;
+        self.troubles.clear();
         let slots = self.map.as_ref().map(|map| map.slots.clone()).unwrap_or_default();
         let (shared, host, path) = (self.shared.clone(), self.around.host.clone(), self.path.clone());
         let links = self.around.links.clone();
@@ -1410,7 +1413,7 @@ impl Thread {
                 self.is_store_open = true;
                 info!(shard = self.shared.shard.0, "the store is open, and takes writes");
             }
-            Err(error) => self.trouble(format!("the store cannot be opened: {error}")),
+            Err(error) => self.trouble(Work::Store, format!("the store cannot be opened: {error}")),
         }
         if std::mem::take(&mut self.is_to_close) {
             self.begin_close();
@@ -1448,7 +1451,7 @@ impl Thread {
     fn closed(&mut self, result: Result<()>) {
         self.is_closing = false;
         if let Err(error) = result {
-            self.trouble(format!("the store cannot be closed; it is tried again: {error}"));
+            self.trouble(Work::Store, format!("the store cannot be closed; it is tried again: {error}"));
             std::thread::sleep(Duration::from_micros(RETRY_DELAY_US));
             self.begin_close();
             return;
@@ -1459,9 +1462,9 @@ impl Thread {
         let resting = self.resting.lock().take();
         if let Some(mut directory) = resting {
             if let Err(error) = directory.closed(mark, clock_limit_ms) {
-                self.trouble(format!("where this copy was cannot be recorded: {error}"));
+                self.trouble(Work::Store, format!("where this copy was cannot be recorded: {error}"));
             } else {
-                self.trouble = None;
+                self.troubles.clear();
             }
             self.files = Files::Replica(directory);
         }
@@ -1482,10 +1485,10 @@ impl Thread {
         }
         let job = match directory.to_collect() {
             Ok(Some(job)) => job,
-            Ok(None) => return,
+            Ok(None) => return self.troubles.end(Work::Make),
             Err(error) => {
                 self.make_again_us = now_us + RETRY_DELAY_US;
-                return self.trouble(format!("what is pending of this copy cannot be read: {error}"));
+                return self.trouble(Work::Make, format!("what is pending of this copy cannot be read: {error}"));
             }
         };
         self.is_making = true;
@@ -1509,12 +1512,15 @@ impl Thread {
                 Ok(position) => self.step(|copy, out| copy.applied(position, now_us, out)),
                 Err(error) => {
                     self.make_again_us = now_us + RETRY_DELAY_US;
-                    self.trouble(format!("a segment that was made of others is not taken: {error}"));
+                    self.trouble(Work::Make, format!("a segment that was made of others is not taken: {error}"));
                 }
             },
             (Err(Error::Mirror(MirrorError::Io { action, path, source })), _) => {
                 self.make_again_us = now_us + RETRY_DELAY_US;
-                self.trouble(format!("a segment cannot be made of others: cannot {action} {path:?}: {source}"));
+                self.trouble(
+                    Work::Make,
+                    format!("a segment cannot be made of others: cannot {action} {path:?}: {source}"),
+                );
             }
             (Err(error), Files::Replica(directory)) => {
                 info!(shard = self.shared.shard.0, %error, "a segment cannot be made of others here, and is fetched");
@@ -1535,6 +1541,9 @@ impl Thread {
             return;
         }
         let wants = directory.wants(now_us);
+        if wants.is_empty() {
+            self.troubles.end(Work::Fetch);
+        }
         self.not_fetched.retain(|want, _| wants.contains(want));
         let may_come = |want: &Want| self.not_fetched.get(want).is_none_or(|(_, again_us)| now_us >= *again_us);
         let Some(want) = wants.into_iter().find(may_come) else { return };
@@ -1568,10 +1577,11 @@ impl Thread {
             (Ok(true), Files::Replica(directory)) => match directory.fetched(want) {
                 Ok(position) => {
                     self.not_fetched.remove(want);
+                    self.troubles.end(Work::Fetch);
                     self.step(|copy, out| copy.applied(position, now_us(), out));
                     return;
                 }
-                Err(error) => self.trouble(format!("a file from the primary is not taken: {error}")),
+                Err(error) => self.trouble(Work::Fetch, format!("a file from the primary is not taken: {error}")),
             },
             // An opening cannot go on without it, and its deletion is behind: other files are asked for.
             (Ok(_), Files::Replica(directory))
@@ -1607,6 +1617,9 @@ impl Thread {
     /// and holds files that are deleted.
     fn discard_seed(&mut self) {
         let goes_on = self.step(|copy, _| copy.primary().is_some() || copy.receiver().session().is_some());
+        if goes_on {
+            self.troubles.end(Work::Seed);
+        }
         let is_wanted = self.seeding.is_some() || self.seeded.is_some();
         if self.may_hold_seed && goes_on && !is_wanted {
             self.may_hold_seed = false;
@@ -1654,7 +1667,10 @@ impl Thread {
         let built = match built {
             Ok(built) => built,
             Err(error) => {
-                self.trouble(format!("the files of this copy cannot be fetched; it is tried again: {error}"));
+                self.trouble(
+                    Work::Seed,
+                    format!("the files of this copy cannot be fetched; it is tried again: {error}"),
+                );
                 // Then it greets anew, and whoever it asked may have them by then.
                 if self.step(|copy, _| copy.awaits_seed()) == Some(of) {
                     self.awaits_seed = Some((of, now_us().saturating_sub(MAX_SEED_WAIT_US - SEED_RETRY_US)));
@@ -1681,12 +1697,12 @@ impl Thread {
             Ok(directory) => {
                 self.files = Files::Replica(Box::new(directory));
                 self.bytes.clear();
-                self.trouble = None;
+                self.troubles.clear();
                 info!(shard = self.shared.shard.0, "the files of this copy are there");
             }
             Err(error) => {
                 // What is in memory is not what is on disk any more.
-                self.trouble(format!("the files of this copy could not be put in place: {error}"));
+                self.trouble(Work::Files, format!("the files of this copy could not be put in place: {error}"));
                 self.begin_anew(false);
             }
         }
@@ -1721,10 +1737,13 @@ impl Thread {
                 drop(machine);
                 self.files = Files::Replica(Box::new(directory));
                 (self.is_broken, self.next_sync) = (false, None);
+                self.troubles.end(Work::Files);
                 *self.shared.progress.lock() = None;
                 warn!(shard = self.shared.shard.0, "this copy begins anew with what its files hold");
             }
-            Err(error) => self.trouble(format!("the files of this copy cannot be read; it is tried again: {error}")),
+            Err(error) => {
+                self.trouble(Work::Files, format!("the files of this copy cannot be read; it is tried again: {error}"))
+            }
         }
     }
 

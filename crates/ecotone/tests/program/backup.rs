@@ -4,9 +4,6 @@
 #[path = "../../../resp/tests/common/certificates.rs"]
 mod certificates;
 use crate::common;
-#[path = "../../../engine/tests/common/tmpfs.rs"]
-#[allow(dead_code)] // the tests of the engine use the rest
-mod tmpfs;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use ecotone_bench::target::resp::{Bounds, Client, Limits, Reply, ServerAddress};
 
+use crate::tmpfs::Tmpfs;
 use certificates::{Authority, replace};
 use common::{PATIENCE, Server, configuration, refused, serve};
-use tmpfs::Tmpfs;
 
 const LIMITS: Limits = Limits {
     connect_timeout: PATIENCE,

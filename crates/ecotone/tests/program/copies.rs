@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::cluster::{PATIENCE, Server, cluster, refused, text, until};
+use crate::tmpfs::Tmpfs;
 
 /// A server that does not answer a client within this is asked no more.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
@@ -302,6 +303,51 @@ fn a_server_that_is_drained_ends_up_empty() {
         super::cluster::ecotone(&["cluster", "remove", &servers[0].clients, "c"]).status.success()
     });
     all_are_there(&everywhere[..2], acknowledged);
+}
+
+#[test]
+fn a_replica_whose_disk_is_full_leaves_the_set_and_returns_by_itself_once_there_is_space() {
+    let Some(disk) = Tmpfs::mount(128 << 20) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path();
+    // All that this server has is on that disk, its part of the control plane too.
+    std::fs::create_dir(disk.path().join("c")).unwrap();
+    std::os::unix::fs::symlink(disk.path().join("c"), folder.join("c")).unwrap();
+    let servers = federation(folder, &["a", "b", "c"], &["--shards", "1", "--copies", "3"], 3);
+    let everywhere = addresses(&servers);
+    if shards(&servers[0].status())[0]["primary"] == "c" {
+        cluster(&["switch-over", &servers[0].clients, "1", "--to", "a"]);
+        until("all are in sync", || are_in_sync(&servers[0].status(), 3));
+    }
+    let load = Load::start(&everywhere);
+    load.more(200);
+    disk.fill();
+    until("it leaves the set", || in_sync(&shards(&servers[0].status())[0]) == ["a", "b"]);
+    // Nobody waits for it.
+    load.more(300);
+    // It says why, to people and to whatever watches it.
+    let own = |status: &Value| {
+        let copies = shards(status)[0]["copies"].as_array().unwrap().clone();
+        copies.into_iter().find(|copy| copy["server"] == "c").unwrap()
+    };
+    let info = || Client::new(&everywhere).ask_at(&servers[2].clients, &["INFO", "cluster"]).unwrap();
+    let said = |said: &str, what: &str| said.contains("No space left on device") && said.contains(what);
+    until("it says what its trouble is", || {
+        said(own(&servers[2].status())["trouble"].as_str().unwrap_or_default(), "")
+    });
+    let told = info();
+    assert!(said(&told, "copies_trouble:shard 1: ") && told.contains("copies_here_in_sync:0"), "{told}");
+    assert_eq!(in_sync(&shards(&servers[0].status())[0]), ["a", "b"]);
+
+    disk.empty();
+    until("it is in sync again", || are_in_sync(&servers[0].status(), 3));
+    until("its trouble is over", || own(&servers[2].status())["trouble"].is_null());
+    assert!(!info().contains("copies_trouble"), "{}", info());
+    load.more(100);
+    let acknowledged = load.end();
+    cluster(&["switch-over", &servers[0].clients, "1", "--to", "c"]);
+    assert_eq!(shards(&servers[0].status())[0]["primary"], "c");
+    all_are_there(&everywhere, acknowledged);
 }
 
 /// The tables and segments of shard 1 on a server, with what is in them.

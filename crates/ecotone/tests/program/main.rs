@@ -19,6 +19,9 @@ mod replica_reads;
 mod scripts;
 mod serve;
 mod small_device;
+#[path = "../../../engine/tests/common/tmpfs.rs"]
+#[allow(dead_code)] // the tests of the engine use the rest
+mod tmpfs;
 
 /// Held while a lab measures.
 static LAB: std::sync::Mutex<()> = std::sync::Mutex::new(());
