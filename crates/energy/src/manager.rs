@@ -9,6 +9,9 @@
 //! between two writes as well; cores that are offline take no part; in `concerto` slow work is bound
 //! once there are cores of both classes, and else runs anywhere.
 //!
+//! Whether a cap in watts is kept is judged by what was read back: by the limit that the kernel took,
+//! and by the frequency that cores reached where that is above it.
+//!
 //! Failure: a machine without control, or without the right to it, is said once and left alone. A
 //! cap that cannot be set is in [`PowerView::trouble`], and tried again.
 //!
@@ -17,7 +20,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ecotone_policy::power::{CapState, Domain, PowerMode, PowerSettings, Role, ServerPower, Step, plan};
+use ecotone_policy::power::{CapState, Domain, PowerMode, PowerPlan, PowerSettings, Role, ServerPower, Step, plan};
 use ecotone_types::units::{Cores, Hertz, Seconds, Time, Watts};
 use ecotone_types::{CoreClass, ServerId, Task};
 use tracing::{info, warn};
@@ -34,6 +37,10 @@ use crate::placement::{Placement, SlowWork};
 const RANGE_STEPS: usize = 12;
 /// Caps are written again so often, since a driver that changes its mode forgets them.
 const REWRITE_AFTER: Seconds = Seconds(10.0);
+/// A frequency that is above its cap by less is at it: processors round, and report a mean.
+const AT_CAP: f64 = 1.02;
+/// Caps are whole kilohertz, and so a little beside their watts.
+const ROUNDED: f64 = 1.001;
 /// How long a copy that was promoted counts as one that will have clients.
 const PROMOTED_FOR: Seconds = Seconds(10.0);
 /// How fast demand is forgotten, by one second.
@@ -74,10 +81,10 @@ pub struct PowerView {
     pub mode: PowerMode,
     /// This server's share of the cap.
     pub cap: Option<Watts>,
-    /// Whether it is kept; `None` without one.
+    /// Whether it is kept, by the frequencies that were read back; `None` without one.
     pub is_cap_kept: Option<bool>,
-    /// What the server draws by the model when all its cores are busy; `None` where nothing is
-    /// governed.
+    /// What the server draws by the model when all its cores are busy, at the frequencies that were
+    /// read back; `None` where nothing is governed.
     pub most: Option<Watts>,
     /// Work that waits for the sake of the cap.
     pub deferred: Cores,
@@ -128,10 +135,14 @@ pub struct PowerManager {
     binder: Arc<dyn CoreBinder>,
     frequencies: Frequencies,
     governor: Option<Arc<dyn FrequencyGovernor>>,
-    /// The caps that were set, by domain of the governor.
+    /// The caps that were asked for, by domain of the governor; `None`: it was refused.
     caps: Vec<Option<Hertz>>,
+    /// What the governor took for them.
+    held: Vec<Option<Hertz>>,
     /// What these domains ran at when they were looked at last.
     reached: Vec<Option<Hertz>>,
+    /// Frequencies above the cap that held when they were looked at last.
+    above: Vec<Option<Hertz>>,
     written: Option<Time>,
     placement: Placement,
     /// Cores of the highest frequency that each role keeps busy.
@@ -172,7 +183,9 @@ impl PowerManager {
             frequencies,
             governor: None,
             caps: Vec::new(),
+            held: Vec::new(),
             reached: Vec::new(),
+            above: Vec::new(),
             written: None,
             placement: Placement::default(),
             demand: [0.0; Role::ALL.len()],
@@ -215,6 +228,11 @@ impl PowerManager {
             return self.look_ungoverned();
         };
         self.reached = (0..governor.domains().len()).map(|at| governor.reached(at)).collect();
+        let above = |(reached, held): (&Option<Hertz>, &Option<Hertz>)| {
+            let held = (*held)?;
+            reached.filter(|reached| reached.0 > held.0 * AT_CAP)
+        };
+        self.above = self.reached.iter().zip(&self.held).map(above).collect();
         for (domain, reached) in self.view.domains.iter_mut().zip(&self.reached) {
             domain.reached = *reached;
         }
@@ -267,19 +285,7 @@ impl PowerManager {
         let Some(of) = plan.servers.first() else { return };
         let wanted: Vec<(usize, Hertz)> = online.iter().copied().zip(of.caps(&server)).collect();
         self.set_caps(&*governor, &wanted, now);
-        let kept = match plan.cap {
-            CapState::None => None,
-            CapState::Kept => Some(true),
-            CapState::CannotBeKept(_) => Some(false),
-        };
-        if kept == Some(false) && self.view.is_cap_kept != Some(false) {
-            let (most, cap) = (plan.most.0, settings.cap.unwrap_or_default().0);
-            warn!(
-                most,
-                cap, "the cap in watts cannot be kept: with every core at its lowest frequency this server draws more"
-            );
-        }
-        (self.view.is_cap_kept, self.view.most) = (kept, Some(plan.most));
+        self.judge(&plan, settings.cap, &server, &online, active);
         self.view.deferred = of.deferred(&server);
         let classes: Vec<(usize, CoreClass)> = online.iter().copied().zip(of.classes.iter().copied()).collect();
         self.look_at(&*governor, &classes);
@@ -300,6 +306,39 @@ impl PowerManager {
         }
     }
 
+    /// Whether the cap is kept: the plan says what was asked for, and the machine what became of it.
+    fn judge(
+        &mut self,
+        plan: &PowerPlan,
+        cap: Option<Watts>,
+        server: &ServerPower,
+        online: &[usize],
+        active: Watts,
+    ) {
+        let model = self.meter.model();
+        let busy = |(domain, at): (&Domain, &usize)| {
+            // Without a cap that was taken it may run as fast as it can.
+            let highest = domain.steps.first().map_or(model.p_states().frequency(0), |step| step.frequency);
+            let may = self.held[*at].unwrap_or(highest);
+            let hertz = self.above[*at].map_or(may, |above| may.max(above));
+            active.0 * model.p_states().relative_power_at(hertz) * domain.cores.len() as f64
+        };
+        let most = Watts(server.idle.0 + server.domains.iter().zip(online).map(busy).sum::<f64>());
+        let kept = cap.map(|cap| !matches!(plan.cap, CapState::CannotBeKept(_)) && most.0 <= cap.0 * ROUNDED);
+        if let (Some(cap), Some(false)) = (cap, kept) {
+            let why = match plan.cap {
+                CapState::CannotBeKept(_) => "with every core at its lowest frequency",
+                _ => "at the frequencies that its cores have, which are above what they were set to",
+            };
+            if self.view.is_cap_kept != Some(false) {
+                warn!("the cap of {:.1} W is not kept: {why} this server draws up to {:.1} W", cap.0, most.0);
+            }
+            let said = || format!("the cap is not kept: {why} this server draws up to {:.1} W", most.0);
+            self.view.trouble.get_or_insert_with(said);
+        }
+        (self.view.is_cap_kept, self.view.most) = (kept, Some(most));
+    }
+
     /// Nothing is governed any more.
     fn release(&mut self) {
         (self.view.is_cap_kept, self.view.most, self.view.deferred) = (None, None, Cores(0.0));
@@ -310,7 +349,7 @@ impl PowerManager {
             return;
         }
         (self.governor, self.written) = (None, None);
-        self.caps.clear();
+        (self.caps, self.held, self.above) = (Vec::new(), Vec::new(), Vec::new());
         self.look_ungoverned();
     }
 
@@ -329,6 +368,7 @@ impl PowerManager {
             },
         };
         self.caps = vec![None; governor.domains().len()];
+        self.held = self.caps.clone();
         self.view.governor = governor.name();
         self.governor = Some(governor.clone());
         self.look();
@@ -383,14 +423,18 @@ impl PowerManager {
             self.written = Some(now);
         }
         for (at, hertz) in changes {
-            match governor.cap(at, hertz) {
-                Ok(Capped::At(_)) => self.caps[at] = Some(hertz),
-                Ok(Capped::Offline) => self.caps[at] = None,
-                Err(error) => {
-                    self.caps[at] = None;
-                    self.view.trouble = Some(format!("a frequency cannot be capped: {error}"));
-                }
+            if self.caps[at] != Some(hertz) {
+                // What it ran at so far says nothing of this cap.
+                self.above[at] = None;
             }
+            (self.caps[at], self.held[at]) = match governor.cap(at, hertz) {
+                Ok(Capped::At(held)) => (Some(hertz), Some(held)),
+                Ok(Capped::Offline) => (None, None),
+                Err(error) => {
+                    self.view.trouble = Some(format!("a frequency cannot be capped: {error}"));
+                    (None, None)
+                }
+            };
         }
     }
 
@@ -417,7 +461,7 @@ impl PowerManager {
         let of = |(at, domain): (usize, &FrequencyDomain)| DomainView {
             cores: domain.cores.clone(),
             class: classes.iter().find(|known| known.0 == at).map_or(CoreClass::Slow, |known| known.1),
-            cap: self.caps[at],
+            cap: self.held[at],
             reached: self.reached[at],
         };
         self.view.domains = governor.domains().iter().enumerate().map(of).collect();

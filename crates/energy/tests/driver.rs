@@ -19,7 +19,7 @@ use ecotone_energy::{
 use ecotone_policy::power::{PowerMode, PowerSettings};
 use ecotone_types::units::{Seconds, Time, Watts};
 use ecotone_types::{CoreClass, Duty, Task};
-use machines::Machine;
+use machines::{CPUFREQ, Machine};
 use proptest::prelude::*;
 
 #[derive(Default)]
@@ -212,6 +212,7 @@ proptest! {
             for cap in &caps {
                 for _ in 0..seconds {
                     driver.close(at(now), 0, settings(PowerMode::ALL[mode], Some(*cap)), Vec::new());
+                    machine.follow_limits(policies);
                     now += 1.0;
                 }
                 let watts = most(machine, policies, cores, &meter);
@@ -235,6 +236,40 @@ proptest! {
             }
         }
     }
+}
+
+/// A processor that does not do what was asked: the cap is not kept, and nobody says that it is.
+#[test]
+fn a_cap_is_judged_by_what_was_reached() {
+    let machine = Machine::intel_server();
+    let (mut driver, _) = driver(&machine, Arc::new(Unbound));
+    let capped = settings(PowerMode::AllHigh, Some(30.0));
+    let mut now = 0.0;
+    let mut close = |driver: &mut Driver, settings| {
+        driver.close(at(now), 0, settings, Vec::new());
+        now += 1.0;
+        driver.view().power
+    };
+    let before = close(&mut driver, capped);
+    assert_eq!(before.is_cap_kept, Some(true), "what cores ran at before says nothing of a cap that is new");
+    assert!(before.most.unwrap().0 <= 30.0 * 1.001, "{before:?}");
+    machine.follow_limits(&INTEL);
+    assert_eq!(close(&mut driver, capped).is_cap_kept, Some(true));
+    // One core follows its neighbour's request.
+    machine.set_frequency(3, 2_200_000);
+    let above = close(&mut driver, capped);
+    assert_eq!(above.is_cap_kept, Some(false));
+    assert!(above.most.unwrap().0 > 30.0 && above.trouble.unwrap().contains("above what they were set to"));
+    machine.follow_limits(&INTEL);
+    let again = close(&mut driver, capped);
+    assert_eq!((again.is_cap_kept, again.trouble), (Some(true), None));
+    // A file that takes no write any more, while a lower cap is asked for.
+    machine.break_file(&format!("{CPUFREQ}/policy5/scaling_max_freq"));
+    let refused = close(&mut driver, settings(PowerMode::AllHigh, Some(20.0)));
+    assert_eq!(refused.is_cap_kept, Some(false));
+    assert_eq!(refused.domains[5].cap, None);
+    // Without a cap nothing is judged.
+    assert_eq!(close(&mut driver, settings(PowerMode::AllLow, None)).is_cap_kept, None);
 }
 
 fn within(actual: f64, expected: f64, share: f64) {

@@ -184,6 +184,11 @@ impl Machine {
         self.write(&format!("{CPUFREQ}/policy{policy}/scaling_cur_freq"), &khz.to_string());
     }
 
+    /// Cores run at their limits.
+    pub fn follow_limits(&self, policies: &[u32]) {
+        policies.iter().for_each(|policy| self.set_frequency(*policy, self.limit(*policy)));
+    }
+
     /// Lets a processor be busy for some of a time; [`Machine::write_stat`] shows it.
     pub fn run(&mut self, cpu: u32, busy_s: f64, elapsed_s: f64) {
         if let Some((busy, idle)) = self.ticks.get_mut(&cpu) {
