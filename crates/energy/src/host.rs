@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::EnergyError;
 use crate::cores::{CgroupVersion, CpuHierarchy};
+use crate::{EnergyError, sysfs};
 
 /// Host cores that this process may use, counting its CPU affinity and the CPU quotas of its
 /// cgroups; fractions are possible (a container with a quota of 1.5). At least a hundredth.
@@ -23,13 +23,8 @@ pub fn host_cores() -> Result<f64, EnergyError> {
 /// The number of CPUs in the line `Cpus_allowed_list: 0-3,7` of /proc/self/status.
 fn allowed_cpus(status: &str) -> Option<f64> {
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let mut count = 0u32;
-    for part in list.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        count += last.checked_sub(first)? + 1;
-    }
-    (count > 0).then_some(f64::from(count))
+    let count = sysfs::processors(list)?.len();
+    (count > 0).then_some(count as f64)
 }
 
 /// The tightest CPU quota, in cores, from `group` up to `mount`; `None` if there is none.

@@ -35,7 +35,8 @@ use crate::placement::{Placement, SlowWork};
 
 /// Steps of a range in which any frequency is possible.
 const RANGE_STEPS: usize = 12;
-/// Caps are written again so often, since a driver that changes its mode forgets them.
+/// Caps are written again so often, since a driver that changes its mode forgets them; and cores are
+/// looked for that were offline.
 const REWRITE_AFTER: Seconds = Seconds(10.0);
 /// A frequency that is above its cap by less is at it: processors round, and report a mean.
 const AT_CAP: f64 = 1.02;
@@ -273,6 +274,9 @@ impl PowerManager {
             return;
         }
         let governor = self.opened();
+        if self.is_old(now) {
+            self.find_more(&*governor);
+        }
         let online = self.online(&*governor);
         if online.is_empty() {
             self.view.is_cap_kept = settings.cap.map(|_| false);
@@ -280,20 +284,21 @@ impl PowerManager {
             self.place(Placement::default());
             return;
         }
-        let server = self.server(governor.domains(), &online, idle, active, now);
+        let server = self.server(&governor.domains(), &online, idle, active, now);
         let plan = plan(settings, std::slice::from_ref(&server));
         let Some(of) = plan.servers.first() else { return };
-        let wanted: Vec<(usize, Hertz)> = online.iter().copied().zip(of.caps(&server)).collect();
+        let positions: Vec<usize> = online.iter().map(|domain| domain.0).collect();
+        let wanted: Vec<(usize, Hertz)> = positions.iter().copied().zip(of.caps(&server)).collect();
         self.set_caps(&*governor, &wanted, now);
-        self.judge(&plan, settings.cap, &server, &online, active);
+        self.judge(&plan, settings.cap, &server, &positions, active);
         self.view.deferred = of.deferred(&server);
-        let classes: Vec<(usize, CoreClass)> = online.iter().copied().zip(of.classes.iter().copied()).collect();
+        let classes: Vec<(usize, CoreClass)> = positions.into_iter().zip(of.classes.iter().copied()).collect();
         self.look_at(&*governor, &classes);
         let slow_work = SlowWork::where_slow(|task| settings.mode.class(Role::of(task)) == CoreClass::Slow);
-        let of_domain = |(at, class): &(usize, CoreClass)| {
-            governor.domains()[*at].cores.iter().map(|core| (*core, *class)).collect::<Vec<_>>()
+        let of_domain = |((_, cores), class): (&(usize, Vec<u32>), &CoreClass)| {
+            cores.iter().map(|core| (*core, *class)).collect::<Vec<_>>()
         };
-        let placement = Placement { slow_work, cores: classes.iter().flat_map(of_domain).collect() };
+        let placement = Placement { slow_work, cores: online.iter().zip(&of.classes).flat_map(of_domain).collect() };
         let divides = settings.mode == PowerMode::Concerto && placement.is_divided();
         if settings.mode == PowerMode::Concerto && !divides && !self.said_undivided {
             self.said_undivided = true;
@@ -307,14 +312,7 @@ impl PowerManager {
     }
 
     /// Whether the cap is kept: the plan says what was asked for, and the machine what became of it.
-    fn judge(
-        &mut self,
-        plan: &PowerPlan,
-        cap: Option<Watts>,
-        server: &ServerPower,
-        online: &[usize],
-        active: Watts,
-    ) {
+    fn judge(&mut self, plan: &PowerPlan, cap: Option<Watts>, server: &ServerPower, online: &[usize], active: Watts) {
         let model = self.meter.model();
         let busy = |(domain, at): (&Domain, &usize)| {
             // Without a cap that was taken it may run as fast as it can.
@@ -375,21 +373,46 @@ impl PowerManager {
         governor
     }
 
-    /// The domains that have a core online.
-    fn online(&self, governor: &dyn FrequencyGovernor) -> Vec<usize> {
-        let is_online = |at: &usize| {
+    /// Cores that were offline until now may be there.
+    fn find_more(&mut self, governor: &dyn FrequencyGovernor) {
+        if let Err(error) = governor.find_more() {
+            self.view.trouble = Some(format!("cores that came online are not governed: {error}"));
+        }
+        let count = governor.domains().len();
+        if count > self.caps.len() {
+            self.caps.resize(count, None);
+            self.held.resize(count, None);
+            self.look();
+        }
+    }
+
+    /// The domains that have cores online, with these.
+    fn online(&mut self, governor: &dyn FrequencyGovernor) -> Vec<(usize, Vec<u32>)> {
+        let (known, domains) = (governor.online_cores(), governor.domains());
+        let mut online = Vec::new();
+        for (at, domain) in domains.iter().enumerate() {
+            let is_there = |core: &&u32| known.as_ref().is_none_or(|known| known.contains(core));
+            let cores: Vec<u32> = domain.cores.iter().filter(is_there).copied().collect();
             // One that says no frequency may be offline, or not say it.
-            self.reached[*at].is_some()
-                || self.caps[*at].is_none()
-                || governor.cap(*at, self.caps[*at].unwrap_or_default()).is_ok_and(|capped| capped != Capped::Offline)
-        };
-        (0..governor.domains().len()).filter(is_online).collect()
+            if !cores.is_empty() && (self.reached[at].is_some() || governor.is_online(at)) {
+                online.push((at, cores));
+            } else {
+                // It comes back with whatever limit the kernel gives it.
+                (self.caps[at], self.held[at], self.above[at]) = (None, None, None);
+                self.reached[at] = None;
+            }
+        }
+        online
+    }
+
+    fn is_old(&self, now: Time) -> bool {
+        self.written.is_none_or(|written| now.since(written) >= REWRITE_AFTER)
     }
 
     fn server(
         &self,
         domains: &[FrequencyDomain],
-        online: &[usize],
+        online: &[(usize, Vec<u32>)],
         idle: Watts,
         active: Watts,
         now: Time,
@@ -399,10 +422,10 @@ impl PowerManager {
             frequency,
             watts: Watts(active.0 * model.p_states().relative_power_at(frequency)),
         };
-        let domain = |at: &usize| {
+        let domain = |(at, cores): &(usize, Vec<u32>)| {
             let of = &domains[*at];
             let steps = if of.steps.is_empty() { range_steps(of.lowest, of.highest) } else { of.steps.clone() };
-            Domain { cores: of.cores.clone(), steps: steps.into_iter().map(step).collect() }
+            Domain { cores: cores.clone(), steps: steps.into_iter().map(step).collect() }
         };
         let domains: Vec<Domain> = online.iter().map(domain).collect();
         let mut demand: Vec<(Role, Cores)> = Role::ALL.into_iter().zip(self.demand.map(Cores)).collect();
@@ -414,7 +437,7 @@ impl PowerManager {
     }
 
     fn set_caps(&mut self, governor: &dyn FrequencyGovernor, wanted: &[(usize, Hertz)], now: Time) {
-        let is_old = self.written.is_none_or(|written| now.since(written) >= REWRITE_AFTER);
+        let is_old = self.is_old(now);
         let mut changes: Vec<(usize, Hertz)> =
             wanted.iter().copied().filter(|(at, hertz)| is_old || self.caps[*at] != Some(*hertz)).collect();
         let rises = |(at, hertz): &(usize, Hertz)| self.caps[*at].is_some_and(|cap| cap < *hertz);

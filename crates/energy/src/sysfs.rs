@@ -31,6 +31,23 @@ pub(crate) fn number<T: FromStr>(path: &Path) -> Result<T, EnergyError> {
     text.parse().map_err(|_| EnergyError::Form { path: path.to_path_buf(), what: format!("{text:?} is no number") })
 }
 
+/// The most processors that a list of them may name.
+const MAX_PROCESSORS: u32 = 65_536;
+
+/// The numbers in a list of processors, `0-3,7`; `None` if it is not one.
+pub(crate) fn processors(list: &str) -> Option<Vec<u32>> {
+    let mut all = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        if last < first || last >= MAX_PROCESSORS {
+            return None;
+        }
+        all.extend(first..=last);
+    }
+    Some(all)
+}
+
 /// Writes a file that is there. Never makes one.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), EnergyError> {
     let written =

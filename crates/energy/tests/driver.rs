@@ -157,6 +157,77 @@ fn cores_that_go_offline_take_no_part_and_come_back() {
 }
 
 #[test]
+fn cores_that_were_offline_at_the_start_are_governed_once_they_are_there() {
+    let machine = Machine::intel_server();
+    let (there, away) = (machine.path(&format!("{CPUFREQ}/policy6")), machine.path("away"));
+    std::fs::rename(&there, &away).unwrap();
+    let (mut driver, _) = driver(&machine, Arc::new(Unbound));
+    let low = settings(PowerMode::AllLow, None);
+    driver.close(at(0.0), 0, low, Vec::new());
+    std::fs::rename(&away, &there).unwrap();
+    assert_eq!(machine.limit(6), 2_200_000);
+    for second in 1..12 {
+        driver.close(at(f64::from(second)), 0, low, Vec::new());
+    }
+    assert_eq!(limits(&machine, &INTEL), [800_000; 8]);
+    assert_eq!(driver.view().power.domains.len(), 8);
+    // Killed now, the next start finds its limit in the record.
+    assert!(machine.read("limits").contains("policy6 2200000"), "{}", machine.read("limits"));
+    drop(driver);
+    assert_eq!(limits(&machine, &INTEL), [2_200_000; 8]);
+}
+
+#[test]
+fn a_core_that_goes_offline_is_counted_no_more() {
+    // Of two cores that share a frequency one goes: the domain stays, and draws half.
+    let machine = Machine::amd_desktop();
+    machine.write("sys/devices/system/cpu/online", "0-7");
+    let placed = Arc::new(Placed::default());
+    let (mut driver, _) = driver(&machine, placed.clone());
+    let capped = settings(PowerMode::AllHigh, Some(1_000.0));
+    driver.close(at(0.0), 0, settings(PowerMode::Concerto, None), Vec::new());
+    assert!(placed.last().cores.iter().any(|core| core.0 == 1));
+    driver.close(at(0.5), 0, capped, Vec::new());
+    let whole = driver.view().power.most.unwrap().0;
+    machine.write("sys/devices/system/cpu/online", "0,2-7");
+    driver.close(at(1.0), 1, capped, Vec::new());
+    let less = driver.view().power.most.unwrap().0;
+    assert!((whole - less - 10.0).abs() < 0.01, "a fast core draws 10 W: {whole} W before, {less} W after");
+    driver.close(at(1.5), 1, settings(PowerMode::Concerto, None), Vec::new());
+    let placement = placed.last();
+    assert!(placement.is_divided() && placement.cores.iter().all(|core| core.0 != 1), "bound to it: {placement:?}");
+    // The other one goes too, and the kernel refuses its files. It goes while caps are written.
+    machine.write("sys/devices/system/cpu/online", "2-7");
+    machine.break_file(&format!("{CPUFREQ}/policy0/scaling_max_freq"));
+    machine.break_file(&format!("{CPUFREQ}/policy0/scaling_cur_freq"));
+    for second in 2..5 {
+        driver.close(at(f64::from(second)), 0, capped, Vec::new());
+        let gone = driver.view().power;
+        assert!((less - gone.most.unwrap().0 - 10.0).abs() < 0.01, "{gone:?}");
+        assert_eq!((gone.domains[0].reached, gone.domains[0].cap), (None, None));
+    }
+}
+
+#[test]
+fn a_domain_that_went_offline_unseen_is_not_counted_ever_after() {
+    // Nobody lists what is online here, and the first sign is a cap that is refused.
+    let machine = Machine::intel_server();
+    let (mut driver, _) = driver(&machine, Arc::new(Unbound));
+    let capped = |watts| settings(PowerMode::AllHigh, Some(watts));
+    driver.close(at(0.0), 0, capped(1_000.0), Vec::new());
+    let whole = driver.view().power.most.unwrap().0;
+    std::fs::rename(machine.path(&format!("{CPUFREQ}/policy3")), machine.path("away")).unwrap();
+    // Between a look and its step, as a promotion does.
+    driver.promoted(at(0.5), capped(40.0));
+    driver.promoted(at(0.6), capped(1_000.0));
+    for second in 1..4 {
+        driver.close(at(f64::from(second)), 0, capped(1_000.0), Vec::new());
+        let less = driver.view().power.most.unwrap().0;
+        assert!((whole - less - 10.0).abs() < 0.01, "{whole} W before, {less} W after");
+    }
+}
+
+#[test]
 fn what_is_fast_follows_the_work() {
     let machine = Machine::intel_server();
     let placed = Arc::new(Placed::default());

@@ -8,15 +8,18 @@
 //! as it lives.
 //!
 //! Failure modes: cores that go offline make a cap [`Capped::Offline`], and their limit stays in the
-//! record until they are back or the machine is started anew. A limit that someone else changes
+//! record until they are back or the machine is started anew. Cores that were offline at the start
+//! are found once they are there ([`FrequencyGovernor::find_more`]); their limit is in the record
+//! before they can be capped. A limit that someone else changes
 //! meanwhile is overwritten at the end.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ecotone_types::units::Hertz;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use super::disk::Disk;
 use super::record::{Limits, Record};
@@ -29,8 +32,7 @@ const MAX_DOMAINS: usize = 1_024;
 /// cpufreq of one machine.
 pub struct Cpufreq {
     disk: Disk,
-    policies: Vec<Policy>,
-    domains: Vec<FrequencyDomain>,
+    known: RwLock<Known>,
     root: PathBuf,
     record: Record,
     boot: String,
@@ -39,7 +41,14 @@ pub struct Cpufreq {
     _locks: (File, Option<File>),
 }
 
-#[derive(Debug)]
+/// What was found so far; only grows.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    policies: Vec<Policy>,
+    domains: Arc<[FrequencyDomain]>,
+}
+
+#[derive(Clone, Debug)]
 struct Policy {
     folder: PathBuf,
     /// `scaling_max_freq` from before the first cap, in kHz.
@@ -143,11 +152,7 @@ impl Cpufreq {
     }
 
     fn open_with(root: &Path, record: &Path, disk: Disk) -> Result<Option<Self>, EnergyError> {
-        let mut folders = sysfs::entries(&folder(root))?;
-        folders.retain(|path| path.join("scaling_max_freq").exists());
-        folders.truncate(MAX_DOMAINS);
-        // By number: policy10 comes after policy9.
-        folders.sort_by_key(|path| sysfs::file_name(path).trim_start_matches("policy").parse::<u32>().ok());
+        let folders = folders(root)?;
         if folders.is_empty() {
             return Ok(None);
         }
@@ -159,23 +164,13 @@ impl Cpufreq {
         let before = record.read(&boot)?;
         // Those that cannot be brought back now keep the limit that the record has.
         let left = bring_back(&disk, root, &before)?;
-        let mut policies = Vec::new();
-        let mut domains = Vec::new();
-        for folder in folders {
-            let Ok(now) = sysfs::number(&folder.join("scaling_max_freq")) else { continue };
-            let known = left.iter().find(|(policy, _)| policy == sysfs::file_name(&folder));
-            let limit = known.map_or(now, |(_, limit)| *limit);
-            let Some(domain) = domain(&folder, limit) else { continue };
-            policies.push(Policy { folder, limit });
-            domains.push(domain);
-        }
-        if policies.is_empty() {
+        let known = Known::default().with(folders, &left);
+        if known.policies.is_empty() {
             return Ok(None);
         }
         let governor = Self {
             disk,
-            policies,
-            domains,
+            known: RwLock::new(known),
             root: root.to_path_buf(),
             record,
             boot,
@@ -185,9 +180,58 @@ impl Cpufreq {
         if left.is_empty() {
             governor.record.remove(&governor.disk)?;
         } else {
-            governor.keep_record(&left)?;
+            governor.keep_record(&governor.limits(), &left)?;
         }
         Ok(Some(governor))
+    }
+
+    fn limits(&self) -> Limits {
+        self.known.read().limits()
+    }
+
+    /// Writes the record: the limits of all domains, and of policies that are away.
+    fn keep_record(&self, limits: &Limits, away: &Limits) -> Result<(), EnergyError> {
+        let is_away = |(policy, _): &&(String, u64)| !limits.iter().any(|(known, _)| known == policy);
+        let all: Limits = limits.iter().chain(away.iter().filter(is_away)).cloned().collect();
+        self.record.write(&self.disk, &self.boot, &all)
+    }
+
+    fn set(&self, domain: usize, khz: u64) -> Result<Capped, EnergyError> {
+        let Some(path) = self.known.read().file(domain, "scaling_max_freq") else { return Ok(Capped::Offline) };
+        let outcome = self.disk.write(&path, &khz.to_string()).and_then(|()| sysfs::number::<f64>(&path));
+        match outcome {
+            Ok(khz) => Ok(Capped::At(Hertz(khz * 1e3))),
+            Err(error) if is_offline(&error) => Ok(Capped::Offline),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The folders of policies, in the order of their numbers.
+fn folders(root: &Path) -> Result<Vec<PathBuf>, EnergyError> {
+    let mut folders = sysfs::entries(&folder(root))?;
+    folders.retain(|path| path.join("scaling_max_freq").exists());
+    folders.truncate(MAX_DOMAINS);
+    // By number: policy10 comes after policy9.
+    folders.sort_by_key(|path| sysfs::file_name(path).trim_start_matches("policy").parse::<u32>().ok());
+    Ok(folders)
+}
+
+impl Known {
+    /// These, and those that can be read; a limit that a record knows is not read.
+    fn with(mut self, folders: Vec<PathBuf>, recorded: &Limits) -> Self {
+        let mut domains = self.domains.to_vec();
+        for folder in folders {
+            // One without a core online says no limit; it is looked at again.
+            let Ok(now) = sysfs::number(&folder.join("scaling_max_freq")) else { continue };
+            let known = recorded.iter().find(|(policy, _)| policy == sysfs::file_name(&folder));
+            let limit = known.map_or(now, |(_, limit)| *limit);
+            let Some(domain) = domain(&folder, limit) else { continue };
+            self.policies.push(Policy { folder, limit });
+            domains.push(domain);
+        }
+        self.domains = domains.into();
+        self
     }
 
     fn limits(&self) -> Limits {
@@ -195,26 +239,8 @@ impl Cpufreq {
         self.policies.iter().map(|policy| (name(policy), policy.limit)).collect()
     }
 
-    /// Writes the record: the limits of all domains, and of policies that are away.
-    fn keep_record(&self, away: &Limits) -> Result<(), EnergyError> {
-        let mut limits = self.limits();
-        limits.extend(
-            away.iter()
-                .filter(|(policy, _)| !limits.iter().any(|(known, _)| known == policy))
-                .cloned()
-                .collect::<Vec<_>>(),
-        );
-        self.record.write(&self.disk, &self.boot, &limits)
-    }
-
-    fn set(&self, domain: usize, khz: u64) -> Result<Capped, EnergyError> {
-        let path = self.policies[domain].folder.join("scaling_max_freq");
-        let outcome = self.disk.write(&path, &khz.to_string()).and_then(|()| sysfs::number::<f64>(&path));
-        match outcome {
-            Ok(khz) => Ok(Capped::At(Hertz(khz * 1e3))),
-            Err(error) if is_offline(&error) => Ok(Capped::Offline),
-            Err(error) => Err(error),
-        }
+    fn file(&self, domain: usize, name: &str) -> Option<PathBuf> {
+        Some(self.policies.get(domain)?.folder.join(name))
     }
 }
 
@@ -244,26 +270,64 @@ impl FrequencyGovernor for Cpufreq {
         "cpufreq"
     }
 
-    fn domains(&self) -> &[FrequencyDomain] {
-        &self.domains
+    fn domains(&self) -> Arc<[FrequencyDomain]> {
+        self.known.read().domains.clone()
+    }
+
+    fn find_more(&self) -> Result<(), EnergyError> {
+        // Held throughout: nothing is capped or restored meanwhile.
+        let state = self.state.lock();
+        let known = self.known.read().clone();
+        let mut new = folders(&self.root)?;
+        new.retain(|folder| !known.policies.iter().any(|policy| policy.folder == *folder));
+        new.truncate(MAX_DOMAINS.saturating_sub(known.policies.len()));
+        if new.is_empty() {
+            return Ok(());
+        }
+        // Of one that was capped by a process before this one, and has been away since.
+        let recorded = if state.recorded { self.record.read(&self.boot)? } else { Limits::new() };
+        let count = known.policies.len();
+        let more = known.with(new, &recorded);
+        if more.policies.len() == count {
+            return Ok(());
+        }
+        for policy in &more.policies[count..] {
+            sysfs::may_write(&policy.folder.join("scaling_max_freq"))?;
+        }
+        if state.recorded {
+            self.keep_record(&more.limits(), &recorded)?;
+        }
+        tracing::info!(domains = more.policies.len() - count, "cores came online whose frequencies are governed now");
+        *self.known.write() = more;
+        Ok(())
+    }
+
+    fn online_cores(&self) -> Option<Vec<u32>> {
+        let list = sysfs::text(&self.root.join("sys/devices/system/cpu/online")).ok()?;
+        sysfs::processors(&list)
+    }
+
+    fn is_online(&self, domain: usize) -> bool {
+        let limit = self.known.read().file(domain, "scaling_max_freq");
+        limit.is_some_and(|path| sysfs::number::<u64>(&path).is_ok())
     }
 
     fn cap(&self, domain: usize, highest: Hertz) -> Result<Capped, EnergyError> {
-        let Some(range) = self.domains.get(domain) else { return Ok(Capped::Offline) };
+        let range = self.domains();
+        let Some(range) = range.get(domain) else { return Ok(Capped::Offline) };
         // A NaN is the highest: `clamp` of it would stay one.
         let hz = if highest.0.is_nan() { range.highest.0 } else { highest.0.clamp(range.lowest.0, range.highest.0) };
         let mut state = self.state.lock();
         if !state.recorded {
-            self.keep_record(&Limits::new())?;
+            self.keep_record(&self.limits(), &Limits::new())?;
             state.recorded = true;
         }
         self.set(domain, (hz / 1e3).round() as u64)
     }
 
     fn reached(&self, domain: usize) -> Option<Hertz> {
-        let folder = &self.policies.get(domain)?.folder;
-        let khz = sysfs::number::<f64>(&folder.join("scaling_cur_freq"))
-            .or_else(|_| sysfs::number::<f64>(&folder.join("cpuinfo_cur_freq")));
+        let [scaling, own] = ["scaling_cur_freq", "cpuinfo_cur_freq"].map(|name| self.known.read().file(domain, name));
+        let khz = sysfs::number::<f64>(&scaling?).or_else(|error| own.map_or(Err(error), |own| sysfs::number(&own)));
         khz.ok().filter(|khz| *khz > 0.0).map(|khz| Hertz(khz * 1e3))
     }
 

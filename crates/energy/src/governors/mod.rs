@@ -16,6 +16,7 @@ mod quota;
 mod record;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use ecotone_types::units::Hertz;
 
@@ -52,8 +53,25 @@ pub trait FrequencyGovernor: Send + Sync {
     /// `cpufreq`, `quota` or `none`.
     fn name(&self) -> &'static str;
 
-    /// The domains; their positions are what the other calls take.
-    fn domains(&self) -> &[FrequencyDomain];
+    /// The domains; their positions are what the other calls take. None ever goes, and new ones come
+    /// behind the others ([`FrequencyGovernor::find_more`]).
+    fn domains(&self) -> Arc<[FrequencyDomain]>;
+
+    /// Looks for domains that were not there before, as their cores were offline.
+    ///
+    /// # Errors
+    /// [`EnergyError`] if what was found cannot be governed; the others are, as before.
+    fn find_more(&self) -> Result<(), EnergyError> {
+        Ok(())
+    }
+
+    /// The cores that are online; `None` where nobody says.
+    fn online_cores(&self) -> Option<Vec<u32>> {
+        None
+    }
+
+    /// Whether a domain has a core that is online, so that it can be capped.
+    fn is_online(&self, domain: usize) -> bool;
 
     /// Caps a domain. A frequency outside its range means the nearest within; a domain that does not
     /// exist is [`Capped::Offline`].
@@ -81,8 +99,12 @@ impl FrequencyGovernor for NoGovernor {
         "none"
     }
 
-    fn domains(&self) -> &[FrequencyDomain] {
-        &[]
+    fn domains(&self) -> Arc<[FrequencyDomain]> {
+        Arc::default()
+    }
+
+    fn is_online(&self, _domain: usize) -> bool {
+        false
     }
 
     fn cap(&self, _domain: usize, _highest: Hertz) -> Result<Capped, EnergyError> {

@@ -23,7 +23,7 @@ pub struct QuotaGovernor {
     meter: Arc<EnergyMeter>,
     model: PowerModel,
     groups: CoreGroups,
-    domains: Vec<FrequencyDomain>,
+    domains: Arc<[FrequencyDomain]>,
     states: Mutex<Vec<PStateIndex>>,
 }
 
@@ -48,7 +48,7 @@ impl QuotaGovernor {
             highest: table.frequency(0),
             steps: table.states().iter().map(|state| Hertz(state.frequency_hz)).collect(),
         };
-        let domains: Vec<FrequencyDomain> = (0..groups.cores()).map(domain).collect();
+        let domains: Arc<[FrequencyDomain]> = (0..groups.cores()).map(domain).collect();
         let states = Mutex::new(vec![meter.p_state(); domains.len()]);
         Ok(Self { meter, model, groups, domains, states })
     }
@@ -78,8 +78,12 @@ impl FrequencyGovernor for QuotaGovernor {
         "quota"
     }
 
-    fn domains(&self) -> &[FrequencyDomain] {
-        &self.domains
+    fn domains(&self) -> Arc<[FrequencyDomain]> {
+        self.domains.clone()
+    }
+
+    fn is_online(&self, domain: usize) -> bool {
+        domain < self.domains.len()
     }
 
     fn cap(&self, domain: usize, highest: Hertz) -> Result<Capped, EnergyError> {
