@@ -211,7 +211,7 @@ impl Driver {
                 all_high: self.all_high(&given, &work),
                 work: work.iter().map(|of| (of.duty, of.cpu.0, of.frequency.0)).collect(),
             };
-            self.history.add(unix_s, &piece);
+            self.history.add(now, unix_s, &piece);
         }
         self.manager.learn(&used, elapsed);
         self.manager.step(now, settings, self.watts());
