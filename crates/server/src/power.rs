@@ -22,10 +22,10 @@ use crate::options::ServeOptions;
 /// The file in a server's folder that holds the limits of frequencies from before it lowered any.
 pub const LIMITS_FILE: &str = "frequencies";
 
-/// Servers that hold data, or may.
+/// Servers that hold data, or may. One that is being emptied draws power as the others do.
 fn holders(map: &Map) -> usize {
-    let is_holder = |state: ServerState, role: Role| state == ServerState::Active && role != Role::Witness;
-    map.members().filter(|(_, server)| is_holder(server.state, server.role)).count()
+    let runs = |state: ServerState| matches!(state, ServerState::Active | ServerState::Draining);
+    map.members().filter(|(_, server)| runs(server.state) && server.role != Role::Witness).count()
 }
 
 /// What is in force on one server: what the federation has set, else what the server is configured
@@ -92,6 +92,13 @@ mod tests {
         map.settings.insert("power.cap_watts".into(), "90".into());
         let shared = PowerSettings { mode: PowerMode::Concerto, cap: Some(Watts(30.0)) };
         assert_eq!(in_force(configured, Some(&map)), shared);
+        // One that is being emptied runs, and draws its share, until it is gone.
+        let set = |map: &mut ecotone_control::map::Map, state| map.servers.values_mut().last().unwrap().state = state;
+        set(&mut map, ServerState::Draining);
+        assert_eq!(in_force(configured, Some(&map)), shared);
+        set(&mut map, ServerState::Removed);
+        assert_eq!(in_force(configured, Some(&map)).cap, Some(Watts(45.0)));
+        set(&mut map, ServerState::Active);
         // What an older build has let in.
         map.settings.insert("power.mode".into(), "fast".into());
         assert_eq!(in_force(configured, Some(&map)).mode, PowerMode::AllLow);
