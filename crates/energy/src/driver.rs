@@ -76,6 +76,11 @@ impl EnergyView {
         }
     }
 
+    /// The same, of a server whose frequencies are left alone from now on, and why.
+    pub(crate) fn without_power(&self, why: &str) -> Self {
+        Self { power: PowerView { trouble: Some(why.to_owned()), ..PowerView::idle() }, ..self.clone() }
+    }
+
     /// A reading of the meter by processor time, with the joules that were measured instead of its
     /// own, if there are any.
     pub fn over(&self, mut reading: Reading) -> Reading {

@@ -65,5 +65,5 @@ pub use model::{MAX_WATTS, PowerModel, PowerModelKeys};
 pub use placement::{Placement, SlowWork};
 pub use pstate::{MAX_P_STATES, PState, PStateIndex, PStateTable};
 pub use reading::{EnergySource, IDLE, Reading, UNATTRIBUTED};
-pub use thread::{EnergyThread, PromotionWait};
+pub use thread::{EnergyThread, PendingPromotion, PromotionWait};
 pub use thread_clock::this_thread_id;

@@ -12,8 +12,10 @@
 //! Whether a cap in watts is kept is judged by what was read back: by the limit that the kernel took,
 //! and by the frequency that cores reached where that is above it.
 //!
-//! Failure: a machine without control, or without the right to it, is said once and left alone. A
-//! cap that cannot be set is in [`PowerView::trouble`], and tried again.
+//! Failure: a machine without control, or without the right to it, is said once and left alone; it is
+//! looked at again, more and more seldom. When the manager goes, however that comes, frequencies are
+//! as before and threads run anywhere. A cap that cannot be set is in [`PowerView::trouble`], and
+//! tried again.
 //!
 //! Threads: one, that of [`EnergyThread`](crate::EnergyThread).
 
@@ -28,7 +30,7 @@ use tracing::{info, warn};
 use crate::EnergyError;
 use crate::cores::{CoreBinder, CoreGroups};
 use crate::governors::{
-    Capped, Frequencies, FrequencyDomain, FrequencyGovernor, NoGovernor, QuotaGovernor, choose, cpufreq,
+    Capped, Cpufreq, Frequencies, FrequencyDomain, FrequencyGovernor, NoGovernor, QuotaGovernor, cpufreq,
 };
 use crate::meter::{CpuUse, EnergyMeter};
 use crate::placement::{Placement, SlowWork};
@@ -42,6 +44,10 @@ const REWRITE_AFTER: Seconds = Seconds(10.0);
 const AT_CAP: f64 = 1.02;
 /// Caps are whole kilohertz, and so a little beside their watts.
 const ROUNDED: f64 = 1.001;
+/// Where no governor is, one is looked for again after this time, and after twice as long each time.
+const MIN_GOVERNOR_RETRY: Seconds = Seconds(10.0);
+/// But at least so often.
+const MAX_GOVERNOR_RETRY: Seconds = Seconds(640.0);
 /// How long a copy that was promoted counts as one that will have clients.
 const PROMOTED_FOR: Seconds = Seconds(10.0);
 /// How fast demand is forgotten, by one second.
@@ -100,7 +106,7 @@ pub struct PowerView {
 }
 
 impl PowerView {
-    fn idle() -> Self {
+    pub(crate) fn idle() -> Self {
         Self {
             mode: PowerMode::AllHigh,
             cap: None,
@@ -149,6 +155,8 @@ pub struct PowerManager {
     /// Cores of the highest frequency that each role keeps busy.
     demand: [f64; Role::ALL.len()],
     promoted: Option<Time>,
+    /// How often no governor was found, and when one is looked for again.
+    missed: Option<(u32, Time)>,
     name: ServerId,
     view: PowerView,
     said_undivided: bool,
@@ -191,6 +199,7 @@ impl PowerManager {
             placement: Placement::default(),
             demand: [0.0; Role::ALL.len()],
             promoted: None,
+            missed: None,
             name,
             view: PowerView::idle(),
             said_undivided: false,
@@ -273,7 +282,7 @@ impl PowerManager {
             self.release();
             return;
         }
-        let governor = self.opened();
+        let governor = self.opened(now);
         if self.is_old(now) {
             self.find_more(&*governor);
         }
@@ -346,31 +355,55 @@ impl PowerManager {
             self.view.trouble = Some(format!("frequencies are not restored: {error}"));
             return;
         }
-        (self.governor, self.written) = (None, None);
+        (self.governor, self.written, self.missed) = (None, None, None);
         (self.caps, self.held, self.above) = (Vec::new(), Vec::new(), Vec::new());
         self.look_ungoverned();
     }
 
-    fn opened(&mut self) -> Arc<dyn FrequencyGovernor> {
-        if let Some(governor) = &self.governor {
+    fn opened(&mut self, now: Time) -> Arc<dyn FrequencyGovernor> {
+        let is_retry = self.missed.is_some_and(|(_, again)| now >= again);
+        if let Some(governor) = self.governor.as_ref().filter(|_| !is_retry) {
             return governor.clone();
         }
-        let governor: Arc<dyn FrequencyGovernor> = match &self.governing {
-            Governing::Machine { root, record } => choose(root, record).into(),
-            Governing::Emulated(groups) => match QuotaGovernor::new(self.meter.clone(), groups.clone()) {
-                Ok(governor) => Arc::new(governor),
-                Err(error) => {
-                    warn!(%error, "emulated cores cannot be slowed");
-                    Arc::new(NoGovernor)
-                }
-            },
-        };
+        let governor = self.find_governor(now);
         self.caps = vec![None; governor.domains().len()];
         self.held = self.caps.clone();
         self.view.governor = governor.name();
         self.governor = Some(governor.clone());
         self.look();
         governor
+    }
+
+    fn find_governor(&mut self, now: Time) -> Arc<dyn FrequencyGovernor> {
+        let (root, record) = match &self.governing {
+            Governing::Machine { root, record } => (root, record),
+            Governing::Emulated(groups) => match QuotaGovernor::new(self.meter.clone(), groups.clone()) {
+                Ok(governor) => return Arc::new(governor),
+                Err(error) => {
+                    warn!(%error, "emulated cores cannot be slowed");
+                    return Arc::new(NoGovernor);
+                }
+            },
+        };
+        let misses = self.missed.map_or(0, |(misses, _)| misses);
+        match Cpufreq::open(root, record) {
+            Ok(Some(governor)) => {
+                if misses > 0 {
+                    info!("the frequencies of this machine can be controlled now");
+                }
+                self.missed = None;
+                return Arc::new(governor);
+            }
+            // Said once, however often it is looked for.
+            _ if misses > 0 => {}
+            Ok(None) => info!("this machine offers no control of its frequencies; they are left alone"),
+            Err(error) => {
+                warn!(%error, "the frequencies of this machine cannot be controlled; they are left alone");
+            }
+        }
+        let after = MIN_GOVERNOR_RETRY.0 * f64::from(misses.min(16)).exp2();
+        self.missed = Some((misses.saturating_add(1), now + MAX_GOVERNOR_RETRY.min(Seconds(after))));
+        Arc::new(NoGovernor)
     }
 
     /// Cores that were offline until now may be there.
@@ -501,6 +534,16 @@ impl PowerManager {
                     self.meter.set_class_p_state(class, p_state);
                 }
             }
+        }
+    }
+}
+
+impl Drop for PowerManager {
+    fn drop(&mut self) {
+        self.place(Placement::default());
+        // Others may have the governor still: it does not restore by itself then.
+        if let Some(Err(error)) = self.governor.as_ref().map(|governor| governor.restore()) {
+            warn!(%error, "frequencies are not restored; the next start does it");
         }
     }
 }

@@ -3,12 +3,17 @@
 //! It looks at the meter when a look is due, closes about once a second, and publishes copies of
 //! what it knows: readers wait for a copy at most. When it ends, frequencies are as before.
 //!
-//! A copy that was promoted asks it to go through the plan at once and waits for its cores, at most
-//! [`MAX_PROMOTION_WAIT`](ecotone_policy::power::MAX_PROMOTION_WAIT), whether this thread lives or
-//! not.
+//! A copy that is promoted asks it to go through the plan at once ([`EnergyThread::promotion`]), opens
+//! its store meanwhile, and then waits for its cores: at most
+//! [`MAX_PROMOTION_WAIT`](ecotone_policy::power::MAX_PROMOTION_WAIT) after it has asked, whether this
+//! thread lives or not.
+//!
+//! Failure: when it ends, also by a panic, frequencies and threads are as before, and promoted copies
+//! wait for nothing.
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -36,6 +41,8 @@ pub enum PromotionWait {
 
 struct State {
     stops: bool,
+    /// The thread has ended, whatever ended it.
+    is_over: bool,
     /// Promotions so far, and how many of them were taken in.
     promotions: u64,
     promotions_seen: u64,
@@ -48,6 +55,32 @@ struct Shared {
     started: Instant,
     state: Mutex<State>,
     notifier: Condvar,
+    promoted: AtomicU64,
+    below_speed: AtomicU64,
+}
+
+/// A copy that is promoted, and whose cores become fast.
+#[must_use = "a copy takes writes when it was waited for"]
+pub struct PendingPromotion {
+    shared: Arc<Shared>,
+    since: Time,
+    /// Its number among those that have asked.
+    asked: u64,
+}
+
+/// Ends what the thread has given others, also while a panic unwinds. Goes before the driver does.
+struct Ending<'a>(&'a Shared);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        // It holds the governor, whose limits come back with the driver.
+        (state.awaited, state.is_over) = (None, true);
+        if std::thread::panicking() {
+            let why = "the thread that counts joules and caps frequencies has panicked; frequencies are as before it";
+            state.view = Arc::new(state.view.without_power(why));
+        }
+    }
 }
 
 /// The thread, and what it publishes. Stopped when dropped.
@@ -71,6 +104,7 @@ impl EnergyThread {
             started: Instant::now(),
             state: Mutex::new(State {
                 stops: false,
+                is_over: false,
                 promotions: 0,
                 promotions_seen: 0,
                 awaited: None,
@@ -78,6 +112,8 @@ impl EnergyThread {
                 minutes: Arc::default(),
             }),
             notifier: Condvar::new(),
+            promoted: AtomicU64::new(0),
+            below_speed: AtomicU64::new(0),
         });
         let (inside, of) = (shared.clone(), meter.clone());
         let thread = std::thread::Builder::new()
@@ -101,8 +137,8 @@ impl EnergyThread {
         self.view().over(self.meter.reading())
     }
 
-    /// A copy was promoted: waits until its cores are fast, but for 50 ms at most.
-    pub fn promoted(&self) -> PromotionWait {
+    /// A copy is promoted: has its cores made fast from now on.
+    pub fn promotion(&self) -> PendingPromotion {
         let since = self.shared.now();
         let asked = {
             let mut state = self.shared.state.lock();
@@ -110,25 +146,13 @@ impl EnergyThread {
             state.promotions
         };
         self.shared.notifier.notify_all();
-        loop {
-            let (is_seen, awaited) = {
-                let state = self.shared.state.lock();
-                (state.promotions_seen >= asked, state.awaited.clone())
-            };
-            let wanted = awaited.as_ref().map_or(Hertz(1.0), |awaited| awaited.2);
-            let reached = match (&awaited, is_seen) {
-                (_, false) => Some(Hertz(0.0)),
-                (Some((governor, domain, _)), true) => governor.reached(*domain),
-                (None, true) => None,
-            };
-            match promotion(since, self.shared.now(), wanted, reached) {
-                Promotion::Ready => return PromotionWait::AtSpeed,
-                Promotion::ReadyBelowSpeed => return PromotionWait::BelowSpeed,
-                Promotion::Wait(left) => {
-                    std::thread::sleep(PROMOTION_LOOK.min(Duration::from_secs_f64(left.0.max(0.0))));
-                }
-            }
-        }
+        PendingPromotion { shared: self.shared.clone(), since, asked }
+    }
+
+    /// How many copies were promoted here, and how many of them took writes before their cores were
+    /// fast.
+    pub fn promotions(&self) -> (u64, u64) {
+        (self.shared.promoted.load(Ordering::Relaxed), self.shared.below_speed.load(Ordering::Relaxed))
     }
 
     /// Ends it; frequencies are as before afterwards.
@@ -139,6 +163,40 @@ impl EnergyThread {
             && thread.join().is_err()
         {
             tracing::error!("the thread of the energy meter panicked");
+        }
+    }
+}
+
+impl PendingPromotion {
+    /// Waits until its cores are fast, but for no more than 50 ms from when that was asked for.
+    pub fn wait(self) -> PromotionWait {
+        let outcome = self.outcome();
+        self.shared.promoted.fetch_add(1, Ordering::Relaxed);
+        if outcome == PromotionWait::BelowSpeed {
+            self.shared.below_speed.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    fn outcome(&self) -> PromotionWait {
+        loop {
+            let (is_seen, awaited) = {
+                let state = self.shared.state.lock();
+                (state.is_over || state.promotions_seen >= self.asked, state.awaited.clone())
+            };
+            let wanted = awaited.as_ref().map_or(Hertz(1.0), |awaited| awaited.2);
+            let reached = match (&awaited, is_seen) {
+                (_, false) => Some(Hertz(0.0)),
+                (Some((governor, domain, _)), true) => governor.reached(*domain),
+                (None, true) => None,
+            };
+            match promotion(self.since, self.shared.now(), wanted, reached) {
+                Promotion::Ready => return PromotionWait::AtSpeed,
+                Promotion::ReadyBelowSpeed => return PromotionWait::BelowSpeed,
+                Promotion::Wait(left) => {
+                    std::thread::sleep(PROMOTION_LOOK.min(Duration::from_secs_f64(left.0.max(0.0))));
+                }
+            }
         }
     }
 }
@@ -155,6 +213,7 @@ impl Shared {
     }
 
     fn run(&self, mut driver: Driver, meter: &EnergyMeter, settings: &dyn Fn() -> PowerSettings) {
+        let _ending = Ending(self);
         let (mut next_look, mut next_close) = (Seconds::ZERO, Seconds::ZERO);
         loop {
             let now = self.now();
@@ -179,7 +238,6 @@ impl Shared {
             let promotions = {
                 let mut state = self.state.lock();
                 if state.stops {
-                    state.awaited = None;
                     return;
                 }
                 if state.promotions == state.promotions_seen {

@@ -7,6 +7,7 @@ mod machines;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -557,19 +558,89 @@ fn a_promoted_copy_waits_for_its_cores_and_not_for_long() {
     let machine = Machine::intel_server();
     let concerto = thread(machine.root(), &machine.path("limits"), PowerMode::Concerto);
     until("a cap", || concerto.view().power.is_divided);
-    assert_eq!(concerto.promoted(), PromotionWait::AtSpeed);
+    assert_eq!(concerto.promotion().wait(), PromotionWait::AtSpeed);
     // The kernel lets the cores be slow, whatever is asked for.
     INTEL.iter().for_each(|core| machine.set_frequency(*core, 800_000));
     let began = Instant::now();
-    assert_eq!(concerto.promoted(), PromotionWait::BelowSpeed);
+    assert_eq!(concerto.promotion().wait(), PromotionWait::BelowSpeed);
     let waited = began.elapsed();
     // It cannot be late by more than the machine's scheduler is.
     assert!((Duration::from_millis(50)..Duration::from_millis(500)).contains(&waited), "{waited:?}");
+    // What the copy did meanwhile is part of the wait, not before it.
+    let pending = concerto.promotion();
+    let asked = Instant::now();
+    until("the whole wait", || asked.elapsed() > Duration::from_millis(60));
+    let began = Instant::now();
+    assert_eq!(pending.wait(), PromotionWait::BelowSpeed);
+    assert!(began.elapsed() < Duration::from_millis(45), "{:?}", began.elapsed());
+    assert_eq!(concerto.promotions(), (3, 2));
     drop(concerto);
     assert_eq!(limits(&machine, &INTEL), [2_200_000; 8]);
 
     let high = thread(machine.root(), &machine.path("limits"), PowerMode::AllHigh);
-    assert_eq!(high.promoted(), PromotionWait::AtSpeed, "nothing is governed, so nothing is waited for");
+    assert_eq!(high.promotion().wait(), PromotionWait::AtSpeed, "nothing is governed, so nothing is waited for");
+}
+
+#[test]
+fn a_panic_leaves_no_cap_and_nobody_bound() {
+    let machine = Machine::intel_server();
+    let placed = Arc::new(Placed::default());
+    let (driver, meter) = driver(&machine, placed.clone());
+    let fails = Arc::new(AtomicBool::new(false));
+    let flag = fails.clone();
+    let thread = EnergyThread::start(driver, meter, move || {
+        assert!(!flag.load(Ordering::SeqCst), "the settings cannot be read");
+        settings(PowerMode::Concerto, None)
+    })
+    .unwrap();
+    until("a cap", || thread.view().power.is_divided);
+    assert!(limits(&machine, &INTEL).contains(&800_000) && placed.last().is_divided());
+    fails.store(true, Ordering::SeqCst);
+    until("all limits", || limits(&machine, &INTEL) == [2_200_000; 8] && !machine.path("limits").exists());
+    assert!(!placed.last().is_divided());
+    let power = thread.view().power.clone();
+    assert_eq!((power.governor, power.is_divided), ("none", false));
+    assert!(power.trouble.unwrap().contains("panicked"));
+    // Nobody makes cores fast any more, so nobody waits for it.
+    INTEL.iter().for_each(|core| machine.set_frequency(*core, 800_000));
+    assert_eq!(thread.promotion().wait(), PromotionWait::AtSpeed);
+}
+
+#[test]
+fn a_governor_that_comes_later_is_found_and_not_sought_each_second() {
+    let machine = Machine::intel_server();
+    let (there, away) = (machine.path(CPUFREQ), machine.path("away"));
+    std::fs::rename(&there, &away).unwrap();
+    let (mut driver, _) = driver(&machine, Arc::new(Unbound));
+    let low = settings(PowerMode::AllLow, Some(70.0));
+    let mut close = |second: f64| {
+        driver.close(at(second), 0, low, Vec::new());
+        driver.view().power
+    };
+    let none = close(0.0);
+    assert_eq!((none.governor, none.is_cap_kept), ("none", Some(false)));
+    std::fs::rename(&away, &there).unwrap();
+    assert_eq!(close(9.0).governor, "none", "it was just looked for");
+    let found = close(11.0);
+    assert_eq!((found.governor, found.is_cap_kept), ("cpufreq", Some(true)));
+    assert_eq!(limits(&machine, &INTEL), [800_000; 8]);
+    drop(driver);
+
+    // In vain it is looked for more and more seldom, and never less than every eleven minutes.
+    let machine = Machine::bare(2);
+    machine.write(&format!("{CPUFREQ}/policy0/scaling_max_freq"), "no number");
+    let (mut driver, _) = self::driver(&machine, Arc::new(Unbound));
+    let lock = machine.path("limits.lock");
+    let mut looks = Vec::new();
+    for second in (0..4_000u32).step_by(10) {
+        driver.close(at(f64::from(second)), 0, low, Vec::new());
+        if lock.exists() {
+            looks.push(second);
+            std::fs::remove_file(&lock).unwrap();
+        }
+    }
+    let gaps: Vec<u32> = looks.windows(2).map(|two| two[1] - two[0]).collect();
+    assert_eq!(gaps, [10, 20, 40, 80, 160, 320, 640, 640, 640, 640, 640]);
 }
 
 const TREE: &str = "ECOTONE_TEST_TREE";
@@ -581,7 +652,7 @@ fn a_server_in_concerto() {
     let tree = Path::new(&tree);
     let thread = thread(tree, &tree.join("limits"), PowerMode::Concerto);
     loop {
-        thread.promoted();
+        thread.promotion().wait();
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ecotone_cluster::copies::{HeldCopies, NamedTable, PrimaryCopy, TableContent};
 use ecotone_control::ids::{DirectoryId, ShardId as MapShardId};
-use ecotone_energy::{EnergyThread, PromotionWait, ThreadDuties};
+use ecotone_energy::ThreadDuties;
 use ecotone_engine::Durability;
 use ecotone_keyspace::gate::{CommitGate, Level, Place, Refused};
 use ecotone_keyspace::{ShardError, ShardId};
@@ -111,7 +111,6 @@ pub(crate) struct HostParts {
     pub(crate) stores: Arc<Stores>,
     pub(crate) shards: Arc<Shards>,
     pub(crate) duties: Arc<ThreadDuties>,
-    pub(crate) energy: Arc<EnergyThread>,
 }
 
 struct Server(HostParts);
@@ -138,10 +137,6 @@ impl Host for Server {
         let slots: Vec<(u16, u16)> = slots.iter().map(|range| (range.first, range.last)).collect();
         let least_segment = u32::try_from(least_segment).map_err(|_| "no numbers of segments are left".to_owned())?;
         let gate = Arc::new(Waiting(gate));
-        // Clients come: its cores get fast while the store opens, or it takes writes without.
-        if self.0.energy.promoted() == PromotionWait::BelowSpeed {
-            tracing::info!(shard = shard.0, "a promoted copy takes writes before its cores are fast");
-        }
         let primary: Option<Arc<dyn PrimaryCopy>> = Some(Arc::new(Primary(tables)));
         let copied = Copied { tap, least_segment, gate, primary };
         self.0.shards.become_primary(ShardId(shard.0), &slots, copied).map_err(|error| error.to_string())

@@ -241,7 +241,7 @@ impl Daemon {
         };
         let energy = power::start(&options, &meter, &binder, federation.membership())?;
         let stores = Stores::open(opening, &options.shards)?;
-        let shards = Shards::new(stores.clone());
+        let shards = Shards::new(stores.clone(), energy.clone());
         if let Some(opened) = &options.opened {
             opened();
         }
@@ -311,12 +311,8 @@ impl Daemon {
         };
         let copies = match (&served, federation.membership()) {
             (Some(_), Some(membership)) => {
-                let parts = copies::HostParts {
-                    stores: stores.clone(),
-                    shards: shards.clone(),
-                    duties: duties.clone(),
-                    energy: energy.clone(),
-                };
+                let parts =
+                    copies::HostParts { stores: stores.clone(), shards: shards.clone(), duties: duties.clone() };
                 let durability = options.store.durability;
                 let copies = copies::start(membership, federation.runtime(), parts, durability, &copies_service)?;
                 let copies = Arc::new(copies);

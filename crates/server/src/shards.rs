@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ecotone_control::map::{Map, Shard};
+use ecotone_energy::{EnergyThread, PromotionWait};
 use ecotone_keyspace::{OpenShard, ShardError, ShardId, Slot, SlotRanges};
 use ecotone_membership::{Known, Membership};
 use ecotone_replication::is_replicated;
@@ -58,6 +59,7 @@ fn held_by(known: &Known) -> BTreeMap<ShardId, SlotRanges> {
 /// Changes which shards a running server holds.
 pub(crate) struct Shards {
     stores: Arc<Stores>,
+    energy: Arc<EnergyThread>,
     /// Weak: it holds the stores. Empty where no clients are served.
     service: OnceLock<Weak<Service>>,
     /// Held by who changes them.
@@ -76,8 +78,9 @@ pub(crate) enum Owner {
 }
 
 impl Shards {
-    pub(crate) fn new(stores: Arc<Stores>) -> Arc<Shards> {
-        Arc::new(Shards { stores, service: OnceLock::new(), changing: Mutex::default(), owners: Mutex::default() })
+    pub(crate) fn new(stores: Arc<Stores>, energy: Arc<EnergyThread>) -> Arc<Shards> {
+        let (changing, owners) = (Mutex::default(), Mutex::default());
+        Arc::new(Shards { stores, energy, service: OnceLock::new(), changing, owners })
     }
 
     /// Clients are served from now on.
@@ -118,11 +121,17 @@ impl Shards {
         self.hold(self.stores.open_more(&ShardOptions { id, slots: slots.to_vec() })?)
     }
 
-    /// See [`Daemon::become_primary`](crate::Daemon::become_primary).
+    /// See [`Daemon::become_primary`](crate::Daemon::become_primary). Clients come: its cores get fast
+    /// while the store opens, or it takes writes without.
     pub(crate) fn become_primary(&self, id: ShardId, slots: &[(u16, u16)], copied: Copied) -> Result<()> {
+        let cores = self.energy.promotion();
         let _changing = self.changing.lock();
         let shard = ShardOptions { id, slots: slots.to_vec() };
-        self.hold(self.stores.open_primary(&shard, copied)?)
+        let opened = self.stores.open_primary(&shard, copied)?;
+        if cores.wait() == PromotionWait::BelowSpeed {
+            info!(shard = id.0, "a promoted copy takes writes before its cores are fast");
+        }
+        self.hold(opened)
     }
 
     /// A store that was opened is served from now on; where it cannot be, it is closed again.

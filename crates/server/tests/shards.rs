@@ -4,17 +4,18 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ecotone_engine::{OpenMode, Store, StoreSettings};
 use ecotone_io::tap::{TapEvent, WriteTap};
 use ecotone_keyspace::gate::{CommitGate, Level, Place, Refused};
+use ecotone_policy::power::PowerMode;
 use ecotone_resp::host::Host;
 use ecotone_server::config::Config;
-use ecotone_server::{ClientOptions, Daemon, ShardId, ShardOptions};
+use ecotone_server::{ClientOptions, Daemon, ServeOptions, ShardId, ShardOptions};
 
 const MIB: u64 = 1 << 20;
 
@@ -31,6 +32,10 @@ fn alone() -> MutexGuard<'static, ()> {
 const NOT_SERVED: &str = "-CLUSTERDOWN Hash slot not served";
 
 fn start(folder: &Path, shards: Vec<ShardOptions>) -> Daemon {
+    start_with(folder, shards, |_| ())
+}
+
+fn start_with(folder: &Path, shards: Vec<ShardOptions>, change: impl FnOnce(&mut ServeOptions)) -> Daemon {
     let of = |name: &str, value: &str| (name.into(), value.into());
     let environment = [
         of("ECOTONE_SERVER_DIR", folder.to_str().unwrap()),
@@ -48,6 +53,7 @@ fn start(folder: &Path, shards: Vec<ShardOptions>) -> Daemon {
         allocator: None,
     });
     options.shards = shards;
+    change(&mut options);
     Daemon::start(options, None).unwrap()
 }
 
@@ -266,5 +272,70 @@ fn an_idle_shard_takes_little_memory() {
     let each = resident_bytes().saturating_sub(before) / u64::from(MORE);
     println!("an idle shard takes {} KiB", each >> 10);
     assert!(each <= MAX_IDLE_BYTES, "{each} bytes");
+    daemon.stop().unwrap();
+}
+
+/// The frequency of each of two cores of a fake machine, in kHz.
+fn set_frequency(machine: &Path, khz: u32) {
+    for core in 0..2 {
+        let policy = machine.join(format!("sys/devices/system/cpu/cpufreq/policy{core}"));
+        std::fs::create_dir_all(&policy).unwrap();
+        std::fs::write(policy.join("scaling_cur_freq"), format!("{khz}\n")).unwrap();
+    }
+}
+
+/// Cores of a machine that become fast once the first file of a store is touched.
+struct Wakes(PathBuf);
+
+impl WriteTap for Wakes {
+    fn record(&self, _: TapEvent<'_>) -> std::io::Result<()> {
+        set_frequency(&self.0, 2_200_000);
+        Ok(())
+    }
+}
+
+/// The store opens while its cores become fast, and not after it: here they never would.
+#[test]
+fn a_promoted_copy_opens_while_it_waits_for_its_cores() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let machine = folder.path().join("machine");
+    set_frequency(&machine, 1_000_000);
+    for core in 0..2 {
+        let policy = machine.join(format!("sys/devices/system/cpu/cpufreq/policy{core}"));
+        for (file, text) in [
+            ("related_cpus", core.to_string()),
+            ("cpuinfo_max_freq", "2200000".into()),
+            ("scaling_min_freq", "1000000".into()),
+            ("scaling_max_freq", "2200000".into()),
+        ] {
+            std::fs::write(policy.join(file), text + "\n").unwrap();
+        }
+    }
+    let root = machine.clone();
+    let daemon = start_with(&folder.path().join("data"), Vec::new(), |options| {
+        options.machine_root = root;
+        options.power.mode = PowerMode::Concerto;
+    });
+    let host = daemon.service().unwrap().host.clone();
+    let said = |field: &str| {
+        let lines = host.info("energy").into_iter().flat_map(|section| section.lines);
+        lines.into_iter().find_map(|(name, value)| (name == field).then_some(value))
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while said("power_divided").as_deref() != Some("1") {
+        assert!(Instant::now() < deadline, "cores are not divided");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let wakes = Arc::new(Wakes(machine.clone()));
+    daemon.become_primary(ShardId(1), &[(0, 16_383)], wakes, 1, Arc::new(Open)).unwrap();
+    assert_eq!(said("power_promotions").as_deref(), Some("1"));
+    assert_eq!(said("power_promotions_below_speed").as_deref(), Some("0"));
+    // And where they never are it takes writes all the same.
+    daemon.resign(ShardId(1)).unwrap();
+    set_frequency(&machine, 1_000_000);
+    become_primary(&daemon, 1, (0, 16_383)).unwrap();
+    assert_eq!(Client::of(&daemon).ask("SET key value"), "+OK");
+    assert_eq!(said("power_promotions_below_speed").as_deref(), Some("1"));
     daemon.stop().unwrap();
 }

@@ -365,6 +365,8 @@ pub(super) fn energy(around: &Around) -> Lines {
     ]);
     lines.extend(of_meter(&view));
     lines.extend(of_power(&view.power));
+    let (promoted, below_speed) = around.energy.promotions();
+    lines.extend([line("power_promotions", promoted), line("power_promotions_below_speed", below_speed)]);
     lines
 }
 
