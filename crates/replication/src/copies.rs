@@ -29,6 +29,7 @@ use ecotone_replica::primary::Settings;
 use ecotone_replica::sender::Limits;
 use ecotone_replica::stream::ContentId;
 use ecotone_replica::wire::{Message, Parcel, ShardReport};
+use ecotone_types::DutyObserver;
 use parking_lot::{Condvar, Mutex};
 use tracing::{info, warn};
 
@@ -747,6 +748,10 @@ impl Steering for Core {
 }
 
 impl Incoming for Core {
+    fn duties(&self) -> Option<Arc<dyn DutyObserver>> {
+        self.around.host.duties()
+    }
+
     fn message(&self, from: MemberId, parcel: Parcel) {
         let Parcel { message, bytes } = parcel;
         match message {

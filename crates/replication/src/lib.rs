@@ -14,6 +14,7 @@
 mod clock;
 mod comparing;
 mod copies;
+mod duty_scope;
 pub mod error;
 mod fetcher;
 pub mod fetching;

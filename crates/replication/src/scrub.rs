@@ -12,7 +12,7 @@
 //!
 //! Bounds: one comparison at a time on a server; what people ask for goes first.
 //!
-//! Threads: `ecotone-scrub`, which reads; any may ask. Locks are held for no IO.
+//! Threads: `ecotone-scrub`, of duty `scrub` while it reads; any may ask. Locks are held for no IO.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,11 +28,13 @@ use ecotone_mirror::error::Error as MirrorError;
 use ecotone_mirror::names::FileName;
 use ecotone_replica::position::Mark;
 use ecotone_replica::stream::ContentId;
+use ecotone_types::Duty;
 use parking_lot::{Condvar, Mutex};
 use tracing::{debug, error, info, warn};
 
 use crate::clock::wall_ms;
 use crate::comparing::{End, Finding, Observer, Outcome, Subject, compare};
+use crate::duty_scope::Scope;
 use crate::error::{Error, Result};
 use crate::repairing::{Differing, MAX_NAMED, Phase, Repair, Scrubbed};
 use crate::shard::{Around, Shared};
@@ -163,6 +165,7 @@ impl Scrub {
             None => Err(Error::NotThere(format!("a copy of {shard}"))),
             Some(shared) => {
                 info!(shard = shard.0, "the files of the copy here are compared with what they should hold");
+                let _duty = Scope::begin(self.around.host.duties(), Duty::Scrub);
                 let copy = Copy::new(self, shared, steering, is_stopping, MAX_REPAIR_BYTES_PER_S, false);
                 let until = Instant::now() + MAX_BUSY_TIME;
                 loop {
@@ -240,6 +243,7 @@ impl Scrub {
         }
         let Some((progress, shared)) = due else { return false };
         let shard = shared.shard;
+        let _duty = Scope::begin(self.around.host.duties(), Duty::Scrub);
         let copy = Copy::new(self, shared, steering, is_stopping, self.bytes_per_s(), true);
         let progress =
             if is_under_way(&progress) { progress } else { Progress { after: None, began_s: now_s, ..progress } };

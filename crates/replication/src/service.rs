@@ -32,6 +32,7 @@ use ecotone_transport::wire::copies_server::{Copies, CopiesServer};
 use ecotone_transport::wire::{
     CarryEnd, ContentsRequest, CopyParcel, FetchPart, FetchRequest, OfferPart, OfferRequest, RepairReply, RepairRequest,
 };
+use ecotone_types::{Duty, DutyObserver};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -40,6 +41,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::debug;
 
+use crate::duty_scope::Scope;
 use crate::error::{Error, Result};
 use crate::packing::{FRAMING_BYTES, MAX_PACKED_BYTES, unpack};
 use crate::repairing::Repair;
@@ -99,6 +101,10 @@ pub trait Incoming: Send + Sync {
     /// # Errors
     /// [`Error::NotThere`] if there is no copy, or nobody has asked for it.
     fn repair(&self, shard: ShardId, begin: bool) -> Result<Repair>;
+    /// Whom threads tell that send files; `None`: nobody.
+    fn duties(&self) -> Option<Arc<dyn DutyObserver>> {
+        None
+    }
 }
 
 /// The service of one server; cheap to clone. Until it is attached to something it answers as a
@@ -289,6 +295,8 @@ fn answer<T: Send + 'static>(
 ) -> Result<Response<Parts<T>>, Status> {
     let (sender, parts) = mpsc::channel(MAX_WAITING_PARTS);
     let work = move || {
+        // What is sent here fills a copy that is behind; no client waits for it.
+        let _duty = Scope::begin(asker.incoming.duties(), Duty::Seed);
         let answer = Answer(sender);
         match make(&asker, &answer) {
             Ok(()) | Err(Error::Stopped) => {}

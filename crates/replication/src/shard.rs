@@ -1646,7 +1646,7 @@ impl Thread {
         let (shared, around, path) = (self.shared.clone(), self.around.clone(), self.path.clone());
         self.helper(
             "ecotone-copy-seed",
-            Duty::Replica,
+            Duty::Seed,
             move || {
                 let built = build(&shared, &around, &path, of.1, source);
                 shared.inbox.put(Input::Seeded { of, built: built.map(Box::new) });

@@ -12,7 +12,7 @@
 //! Failure: what cannot be opened, or caught up with, is closed, and tried again
 //! [`RETRY_DELAY`] later for who reads then; meanwhile clients are sent to the primary.
 //!
-//! Threads: `ecotone-follow`, one for each copy that is read, of duty `replica`: it opens, catches
+//! Threads: `ecotone-follow`, one for each copy that is read, of duty `read`: it opens, catches
 //! up and closes. Clients' threads read, of duty `foreground`, and wait for it only where they may.
 
 use std::collections::BTreeMap;
@@ -302,7 +302,7 @@ impl Reads {
         // Before the files are looked at: the store shows at least that.
         let (drained, applied) = (reading.drained(), followed.applied());
         let Some(applied) = applied else { return Ok(None) };
-        let _duty = DutyScope::begin(&*self.duties, Duty::Replica);
+        let _duty = DutyScope::begin(&*self.duties, Duty::Read);
         let id = ShardId(place.id.0);
         let store = Arc::new(self.stores.open_follower(id)?);
         let clock = (place.counts.clock_ms.load(Ordering::Acquire), applied.clock_limit_ms);
@@ -335,7 +335,7 @@ impl Reads {
             let is_long_ago = now_us() >= looked_us + LOOK_FOR_SEGMENTS_US;
             looks_for_segments |= drained > passed || is_long_ago;
             let caught_up = open.replica.change(MAX_CATCH_UP_WAIT, || {
-                let _duty = DutyScope::begin(&*self.duties, Duty::Replica);
+                let _duty = DutyScope::begin(&*self.duties, Duty::Read);
                 store.catch_up(looks_for_segments)
             });
             match caught_up {

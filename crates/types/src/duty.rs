@@ -19,7 +19,7 @@ pub enum Duty {
     /// Bytes and messages moving between servers. The threads of the network run time serve owner,
     /// worker and coordinator at once, so that none of the other duties could claim them honestly.
     Transport,
-    /// Keeping or serving a replica.
+    /// Applying the stream of a copy.
     Replica,
     /// Moving values within the value store, and training dictionaries for them.
     Gc,
@@ -29,11 +29,17 @@ pub enum Duty {
     Tiering,
     /// Counting what upper levels have replaced in lower ones, and the merges that free it.
     Dedup,
+    /// Opening a replica to be read, and catching up with what was applied: readers wait for it.
+    Read,
+    /// Filling a new copy, on both sides.
+    Seed,
+    /// Comparing the files of copies with what they should hold.
+    Scrub,
 }
 
 impl Duty {
     /// Every duty, in the order of their declaration.
-    pub const ALL: [Duty; 10] = [
+    pub const ALL: [Duty; 13] = [
         Duty::Foreground,
         Duty::Flush,
         Duty::Compaction,
@@ -44,6 +50,9 @@ impl Duty {
         Duty::Coding,
         Duty::Tiering,
         Duty::Dedup,
+        Duty::Read,
+        Duty::Seed,
+        Duty::Scrub,
     ];
 
     /// The name, as in metrics, JSON and reports.
@@ -59,6 +68,9 @@ impl Duty {
             Duty::Coding => "coding",
             Duty::Tiering => "tiering",
             Duty::Dedup => "dedup",
+            Duty::Read => "read",
+            Duty::Seed => "seed",
+            Duty::Scrub => "scrub",
         }
     }
 

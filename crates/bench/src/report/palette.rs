@@ -59,7 +59,7 @@ pub fn target(kind: TargetKind) -> Colour {
 }
 
 /// Duties in the order they are stacked, idle last.
-const DUTIES: [(&str, Colour); 12] = [
+const DUTIES: [(&str, Colour); 15] = [
     ("foreground", Colour(0x3b, 0x82, 0xf6)),
     ("flush", Colour(0x22, 0xb8, 0xcf)),
     ("compaction", Colour(0xf5, 0x9e, 0x0b)),
@@ -70,6 +70,9 @@ const DUTIES: [(&str, Colour); 12] = [
     ("coding", Colour(0xb4, 0x53, 0x09)),
     ("tiering", Colour(0x63, 0x66, 0xf1)),
     ("dedup", Colour(0x0f, 0x76, 0x6e)),
+    ("read", Colour(0x06, 0x9b, 0xb4)),
+    ("seed", Colour(0xd9, 0x77, 0x57)),
+    ("scrub", Colour(0xa1, 0x62, 0x9c)),
     ("unattributed", Colour(0x7a, 0x86, 0x99)),
     ("idle", Colour(0xd5, 0xdc, 0xe6)),
 ];

@@ -67,7 +67,7 @@ impl FromStr for PowerMode {
 pub enum Role {
     /// Commands of clients.
     Foreground,
-    /// Reads, at a primary and at a replica.
+    /// What reads at a replica wait for; they themselves are commands of clients.
     Read,
     /// A memtable becomes a table: writes wait for it.
     Flush,
@@ -158,6 +158,9 @@ impl Role {
             Duty::Coding => Role::Coding,
             Duty::Tiering => Role::Tiering,
             Duty::Dedup => Role::Dedup,
+            Duty::Read => Role::Read,
+            Duty::Seed => Role::Seeding,
+            Duty::Scrub => Role::Scrubbing,
         }
     }
 }

@@ -220,13 +220,18 @@ fn what_someone_waits_for_is_fast() {
         (Duty::Worker, true, CoreClass::Slow),
         (Duty::Replica, false, CoreClass::Slow),
         (Duty::Gc, false, CoreClass::Slow),
+        (Duty::Read, false, CoreClass::Fast),
+        (Duty::Seed, false, CoreClass::Slow),
+        (Duty::Scrub, false, CoreClass::Slow),
     ] {
         assert_eq!(PowerMode::Concerto.class(Role::of(Task { duty, is_deep })), class, "{duty} {is_deep}");
     }
-    for role in [Role::Seeding, Role::Scrubbing, Role::ApplyStream] {
-        assert_eq!(role.class(), CoreClass::Slow);
+    // No role is one that nobody has.
+    let tasks = Duty::ALL.into_iter().flat_map(|duty| [false, true].map(|is_deep| Task { duty, is_deep }));
+    let had: Vec<Role> = tasks.map(Role::of).collect();
+    for role in Role::ALL {
+        assert!(had.contains(&role), "nothing is {}", role.name());
     }
-    assert_eq!(Role::Read.class(), CoreClass::Fast);
 }
 
 #[test]

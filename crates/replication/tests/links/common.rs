@@ -72,6 +72,20 @@ impl DutyObserver for NoDuties {
     fn end(&self) {}
 }
 
+/// What threads said they are for; none: they ended it.
+#[derive(Default)]
+pub struct Heard(pub Mutex<Vec<Option<Duty>>>);
+
+impl DutyObserver for Heard {
+    fn begin(&self, duty: Duty) {
+        self.0.lock().push(Some(duty));
+    }
+
+    fn end(&self) {
+        self.0.lock().push(None);
+    }
+}
+
 struct NoEnrollment;
 
 impl Enrollment for NoEnrollment {
@@ -108,6 +122,7 @@ pub struct Notes {
     pub finished: Mutex<BTreeMap<u64, PathBuf>>,
     pub contents: Mutex<Option<(Mark, BTreeMap<FileName, ContentId>)>>,
     pub repairs: Mutex<BTreeMap<ShardId, Repair>>,
+    pub duties: Arc<Heard>,
     /// Nothing with items is taken while this is so.
     stuck: Mutex<bool>,
     changed: Condvar,
@@ -130,6 +145,10 @@ impl Notes {
 }
 
 impl Incoming for Notes {
+    fn duties(&self) -> Option<Arc<dyn DutyObserver>> {
+        Some(self.duties.clone())
+    }
+
     fn message(&self, from: MemberId, parcel: Parcel) {
         if parcel.message.is_bulk() {
             // As slow as can be, and in nobody's way but its own call's.

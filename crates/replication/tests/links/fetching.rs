@@ -16,6 +16,7 @@ use ecotone_replication::Repair;
 use ecotone_replication::error::Error;
 use ecotone_replication::fetching::{Limiter, ask_repair, fetch_contents, fetch_offer, fetch_range};
 use ecotone_replication::service::{Fetched, MAX_FETCHES_OF_SERVER};
+use ecotone_types::Duty;
 use tempfile::tempdir;
 
 use crate::common::{Federation, SHARD, TestServer, wait};
@@ -89,6 +90,20 @@ fn an_offer_is_listed_as_it_is() {
     assert!(listing.pending == offer.pending, "{} items", listing.pending.len());
     let other = fetch_offer(federation.servers[1].links(), ONE, SHARD, SESSION + 1);
     assert!(matches!(other, Err(Error::NotThere(_))), "{other:?}");
+}
+
+/// Threads that send what another copy is filled with say so, however the sending ends.
+#[test]
+fn who_sends_files_seeds() {
+    let root = tempdir().unwrap();
+    let (federation, _) = two_with_offer(root.path(), 0);
+    let (one, two) = (&federation.servers[0], &federation.servers[1]);
+    fetch_offer(two.links(), ONE, SHARD, SESSION).unwrap();
+    assert_eq!(fetch(two, of_offer(WAL), (0, 1_000)).unwrap().len(), 1_000);
+    assert!(fetch(two, of_offer(FileName::new(FileKind::Table, 99)), (0, 1)).is_err());
+    let seeds = [Some(Duty::Seed), None].repeat(3);
+    wait("the end of the last one", || one.notes.duties.0.lock().len() == seeds.len());
+    assert_eq!(*one.notes.duties.0.lock(), seeds);
 }
 
 #[test]
