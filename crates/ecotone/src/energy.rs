@@ -143,6 +143,7 @@ impl Hour {
             "meter": self.said.get("energy_meter"),
             "meter_covers": self.said.get("energy_meter_covers"),
             "meter_doubt": self.said.get("energy_meter_doubt"),
+            "memory_joules_since_start": self.number("energy_memory_joules_total"),
             "model_error": self.number("energy_model_error"),
             "seconds": self.seconds,
             "joules": self.total(),
@@ -217,6 +218,9 @@ impl Hour {
         if self.others > 0.0 {
             line!(text, "other processes of the machine took {:.0} J besides", self.others);
         }
+        if let Some(memory) = self.number("energy_memory_joules_total") {
+            line!(text, "memory took {memory:.0} J since the server's start, which are in none of these sums");
+        }
         let share = 100.0 * self.measured / (total + self.others).max(f64::MIN_POSITIVE);
         if share < 99.0 {
             line!(text, "measured {:.1} %, the rest is of the model", share.min(100.0));
@@ -235,7 +239,8 @@ mod tests {
     use super::*;
 
     const SAID: &str = "# Energy\r\nenergy_source:rapl\r\nenergy_meter:rapl\r\nenergy_meter_covers:package-0\r\n\
-        energy_meter_leaves_out:memory\r\nenergy_meter_doubt:frozen\r\nenergy_model_error:0.0312\r\npower_mode:concerto\r\n\
+        energy_meter_leaves_out:memory\r\nenergy_memory_joules_total:71.500\r\n\
+        energy_meter_doubt:frozen\r\nenergy_model_error:0.0312\r\npower_mode:concerto\r\n\
         power_governor:cpufreq\r\npower_cap_watts:40.000\r\npower_cap_kept:0\r\n# Energy_history\r\n\
         minute0:{\"unix_s\":60,\"seconds\":60.0,\"joules\":{\"idle\":300.0,\"foreground\":100.0},\"other_joules\":50.0,\
         \"measured_joules\":225.0,\"all_high_joules\":500.0,\"cpu_s\":{\"foreground\":10.0},\"cycles\":{\"foreground\":1e10}}\r\n\
@@ -265,6 +270,7 @@ mod tests {
             "measured 50.0 %",
             "not believed now (frozen)",
             "off by 3.1 %",
+            "memory took 72 J since the server's start, which are in none of these sums",
         ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }

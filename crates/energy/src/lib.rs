@@ -29,7 +29,7 @@
 //!
 //! **Never in this crate:** decisions about where work runs or at which frequency (that is
 //! `policy`), the store, the network, and any figure in joules without its source. Unsafe code is
-//! in `thread_clock` and `affinity` only.
+//! in `thread_clock`, `affinity` and `meters::kernel_events` only.
 
 mod account;
 mod affinity;

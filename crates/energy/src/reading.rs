@@ -18,7 +18,9 @@ pub const UNATTRIBUTED: &str = "unattributed";
 pub enum EnergySource {
     /// Computed from CPU time and a [`crate::PowerModel`]; nothing was measured in watts.
     Model,
-    /// The processor's own counters (RAPL), through the kernel's powercap files.
+    /// The processor's own counters (RAPL), through perf events.
+    Perf,
+    /// The same through the kernel's powercap files.
     Rapl,
     /// A power sensor that the kernel shows under hwmon.
     Hwmon,
@@ -31,6 +33,7 @@ impl EnergySource {
     pub fn name(self) -> &'static str {
         match self {
             Self::Model => "model",
+            Self::Perf => "perf",
             Self::Rapl => "rapl",
             Self::Hwmon => "hwmon",
             Self::Pmic => "pmic",

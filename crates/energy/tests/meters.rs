@@ -4,7 +4,13 @@
 
 mod machines;
 
-use ecotone_energy::meters::{Doubt, MeterReport, Sampler, Work, choose};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use ecotone_energy::meters::{
+    Doubt, EventCounter, EventSource, Look, MeterReport, PowerEvent, PowerMeter, Sampler, Work, choose, choose_with,
+};
 use ecotone_energy::{EnergySource, PStateTable, PowerModel, PowerModelKeys};
 use ecotone_types::Duty;
 use ecotone_types::units::{Hertz, Seconds, Time};
@@ -93,6 +99,179 @@ fn a_meter_that_may_not_be_read_is_named_and_the_next_is_taken() {
     assert!(error.to_string().contains("intel-rapl:0/energy_uj"), "{error}");
 }
 
+/// By the number of an event and its processor, what it has counted; none: that cannot be read.
+type Counts = BTreeMap<(u64, u32), Option<u64>>;
+
+/// Perf events as a test has them.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<Counts>>);
+
+const PACKAGE: u64 = 2;
+const MEMORY: u64 = 3;
+
+impl Events {
+    fn of_two_packages() -> Self {
+        let events = Self::default();
+        [(PACKAGE, 0), (PACKAGE, 4), (MEMORY, 0), (MEMORY, 4)].map(|event| events.set(event, Some(0)));
+        events
+    }
+
+    fn set(&self, event: (u64, u32), count: Option<u64>) {
+        self.0.lock().unwrap().insert(event, count);
+    }
+
+    /// In units of 2^-32 J.
+    fn add(&self, event: (u64, u32), joules: f64) {
+        if let Some(Some(count)) = self.0.lock().unwrap().get_mut(&event) {
+            *count += (joules * 4_294_967_296.0) as u64;
+        }
+    }
+}
+
+struct Counter(Events, (u64, u32));
+
+impl EventCounter for Counter {
+    fn count(&mut self) -> io::Result<u64> {
+        self.0.0.lock().unwrap()[&self.1].ok_or_else(|| io::Error::other("gone"))
+    }
+}
+
+impl EventSource for Events {
+    fn open(&self, event: PowerEvent) -> io::Result<Box<dyn EventCounter>> {
+        assert_eq!(event.source, 25);
+        let at = (event.config, event.cpu);
+        let is_there = self.0.lock().unwrap().contains_key(&at);
+        is_there.then(|| Box::new(Counter(self.clone(), at)) as _).ok_or(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+fn grew(meter: &mut dyn PowerMeter, second: f64) -> f64 {
+    match meter.look(at(second)).unwrap() {
+        Look::Grew { joules, .. } => joules.0,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn perf_events_come_before_powercap_and_memory_is_counted_apart() {
+    let machine = Machine::intel_server();
+    machine.perf_events();
+    let events = Events::of_two_packages();
+    let choice = choose_with(machine.root(), &events);
+    assert!(choice.unusable.is_empty());
+    let mut meter = choice.meter.unwrap();
+    let label = meter.label().clone();
+    assert_eq!((label.source.name(), label.covers.as_str()), ("perf", "energy-pkg on processor 0, 4"));
+    assert_eq!((label.counts, label.max_watts.0), (true, 2_000.0));
+    events.add((PACKAGE, 0), 1_000.0);
+    assert_eq!(meter.look(at(0.0)).unwrap(), Look::First, "what was used before is nobody's");
+    events.add((PACKAGE, 0), 30.0);
+    events.add((PACKAGE, 4), 20.0);
+    events.add((MEMORY, 0), 4.0);
+    within(grew(&mut *meter, 1.0), 50.0, 1e-6);
+    within(meter.memory().unwrap().0, 4.0, 1e-6);
+    assert!(matches!(meter.look(at(2.0)).unwrap(), Look::Grew { unchanged: true, .. }));
+    // One package that cannot be read leaves the books as they were; nothing of the gap is lost.
+    events.add((PACKAGE, 0), 7.0);
+    events.set((PACKAGE, 4), None);
+    assert!(meter.look(at(3.0)).unwrap_err().to_string().contains("energy-pkg"));
+    events.set((PACKAGE, 4), Some(20 << 32));
+    within(grew(&mut *meter, 4.0), 7.0, 1e-6);
+    events.set((PACKAGE, 4), Some(0));
+    assert_eq!(meter.look(at(5.0)).unwrap(), Look::Reset);
+}
+
+#[test]
+fn perf_events_that_may_not_be_opened_leave_powercap() {
+    let machine = Machine::intel_server();
+    machine.perf_events();
+    let choice = choose_with(machine.root(), &Events::default());
+    assert_eq!(choice.meter.unwrap().label().source, EnergySource::Rapl);
+    let (source, error) = &choice.unusable[0];
+    assert_eq!((choice.unusable.len(), *source), (1, EnergySource::Perf));
+    assert!(error.is_missing_right() && error.to_string().contains("events/energy-pkg"), "{error}");
+
+    // Without memory's counter it is a meter all the same, which says nothing of memory.
+    let events = Events::default();
+    [(PACKAGE, 0), (PACKAGE, 4)].map(|event| events.set(event, Some(0)));
+    let meter = choose_with(machine.root(), &events).meter.unwrap();
+    assert_eq!((meter.label().source, meter.memory()), (EnergySource::Perf, None));
+
+    // Files that say what nobody knows are no joules.
+    let source = "sys/bus/event_source/devices/power";
+    for (file, text) in [
+        ("events/energy-pkg", "event=0x02,umask=1"),
+        ("events/energy-pkg.unit", "Watts"),
+        ("events/energy-pkg.scale", "-1"),
+        ("events/energy-pkg.scale", "nan"),
+        ("cpumask", ""),
+        ("cpumask", "4-0"),
+        ("type", "power"),
+    ] {
+        let machine = Machine::intel_server();
+        machine.perf_events();
+        machine.write(&format!("{source}/{file}"), text);
+        let choice = choose_with(machine.root(), &Events::of_two_packages());
+        assert_eq!(choice.meter.unwrap().label().source, EnergySource::Rapl, "{file}: {text}");
+        assert!(choice.unusable[0].1.to_string().contains(file), "{}", choice.unusable[0].1);
+    }
+    // AMD's older source of this name has other events.
+    let other = Machine::amd_desktop();
+    other.write(&format!("{source}/events/power-pkg"), "event=0x01");
+    assert!(choose_with(other.root(), &Events::default()).unusable.is_empty());
+}
+
+#[test]
+fn powercap_counts_memory_apart_and_over_its_wraps() {
+    const RANGE: u64 = 65_532_610_987;
+    let machine = Machine::intel_server();
+    for zone in ["intel-rapl:0:1", "intel-rapl:2:0"] {
+        machine.write(&format!("sys/class/powercap/{zone}/max_energy_range_uj"), &RANGE.to_string());
+        machine.write(&format!("sys/class/powercap/{zone}/energy_uj"), &(RANGE - 1_000_000).to_string());
+    }
+    // The memory-mapped view of a package has its memory a second time.
+    machine.write("sys/class/powercap/intel-rapl-mmio:0:0/name", "dram");
+    machine.write("sys/class/powercap/intel-rapl-mmio:0:0/energy_uj", "0");
+    let mut meter = choose(machine.root()).meter.unwrap();
+    assert_eq!(meter.label().source, EnergySource::Rapl);
+    meter.look(at(0.0)).unwrap();
+    machine.use_energy("intel-rapl:0", 40.0, 262_143_328_850);
+    machine.use_energy("intel-rapl:0:1", 3.0, RANGE);
+    machine.use_energy("intel-rapl:2:0", 2.0, RANGE);
+    machine.write("sys/class/powercap/intel-rapl-mmio:0:0/energy_uj", "3000000");
+    within(grew(&mut *meter, 1.0), 40.0, 1e-6);
+    within(meter.memory().unwrap().0, 5.0, 1e-6);
+    // While one is gone the packages are measured on.
+    machine.remove("sys/class/powercap/intel-rapl:0:1/energy_uj");
+    machine.use_energy("intel-rapl:0", 10.0, 262_143_328_850);
+    within(grew(&mut *meter, 2.0), 10.0, 1e-6);
+    within(meter.memory().unwrap().0, 5.0, 1e-6);
+    // A desktop without such a counter says nothing of memory.
+    let desktop = Machine::amd_desktop();
+    assert_eq!(choose(desktop.root()).meter.unwrap().memory(), None);
+}
+
+#[test]
+fn joules_of_perf_events_are_given_to_duties_as_those_of_powercap() {
+    let mut machine = Machine::intel_server();
+    machine.perf_events();
+    let events = Events::of_two_packages();
+    let truth = Truth { idle: 41.0, active: 7.0, table: PStateTable::xeon_silver_4114() };
+    let show_to = events.clone();
+    let meter = choose_with(machine.root(), &events).meter;
+    let show = move |_: &Machine, _, joules: f64| {
+        show_to.add((PACKAGE, 0), joules * 0.75);
+        show_to.add((PACKAGE, 4), joules * 0.25);
+        show_to.add((MEMORY, 4), 1.5);
+    };
+    let (report, by_core, idle) = live_with(&mut machine, meter, [2.2; 4], &truth, 300, 1, &show);
+    assert_eq!(report.source, EnergySource::Perf);
+    adds_up(&report);
+    within(all(&report), by_core.iter().sum::<f64>() + idle, 1e-3);
+    fair(&report, by_core, idle);
+    within(report.memory.unwrap().0, 450.0, 0.01);
+}
+
 /// A load that goes up and down, in busy seconds of each second: foreground on core 0, compaction on
 /// core 1, GC on core 2, something else on core 3.
 fn load(second: u32) -> [f64; 4] {
@@ -125,8 +304,22 @@ fn live(
     looks_per_second: u32,
     show: Show<'_>,
 ) -> (MeterReport, [f64; 4], f64) {
+    let meter = choose(machine.root()).meter;
+    live_with(machine, meter, ghz, truth, seconds, looks_per_second, show)
+}
+
+/// The same with a meter that is given.
+fn live_with(
+    machine: &mut Machine,
+    meter: Option<Box<dyn PowerMeter>>,
+    ghz: [f64; 4],
+    truth: &Truth,
+    seconds: u32,
+    looks_per_second: u32,
+    show: Show<'_>,
+) -> (MeterReport, [f64; 4], f64) {
     let duties = [Some(Duty::Foreground), Some(Duty::Compaction), Some(Duty::Gc), None];
-    let mut sampler = Sampler::with(machine.root(), &configured(2.2), choose(machine.root()).meter);
+    let mut sampler = Sampler::with(machine.root(), &configured(2.2), meter);
     let mut by_core = [0.0; 4];
     sampler.look(at(0.0));
     sampler.close(at(0.0), &[]);

@@ -3,13 +3,15 @@
 //! A [`PowerMeter`] gives joules since the last look. [`choose`] takes the first that is there and
 //! may be read, in this order, from the nearest to the processor to the farthest:
 //!
-//! 1. **RAPL** ([`Powercap`]): the processor's packages, by counters that miss nothing between looks.
-//! 2. **hwmon** ([`Hwmon`]): INA3221 and other sensors of power, integrated at 10 Hz.
-//! 3. **PMIC** ([`Pmic`]): a Raspberry Pi 5, through its own program, once a second.
-//! 4. None: the power model stays the only source.
+//! 1. **perf events** ([`PerfEvents`]): the processor's packages, by counters that miss nothing
+//!    between looks; cheaper to read than the next, which shows the same.
+//! 2. **RAPL** ([`Powercap`]): the same through powercap files, which root may read without more.
+//! 3. **hwmon** ([`Hwmon`]): INA3221 and other sensors of power, integrated at 10 Hz.
+//! 4. **PMIC** ([`Pmic`]): a Raspberry Pi 5, through its own program, once a second.
+//! 5. None: the power model stays the only source.
 //!
-//! Perf events are left out: opening one needs a system call that libc has no safe form of, and this
-//! crate's unsafe code is confined to clocks.
+//! Memory (DRAM) has counters of its own in the first two. Its joules are in no package, and are told
+//! apart ([`PowerMeter::memory`]): they are in no look, so that nothing is counted twice.
 //!
 //! [`Sampler`] runs the chosen one: it judges each look (`judge`), fits a model to it (`fit`), and
 //! gives the joules to duties (`attribution`). No meter is believed unseen: one that vanishes,
@@ -24,6 +26,8 @@ mod host_load;
 mod hwmon;
 mod integral;
 mod judge;
+mod kernel_events;
+mod perf;
 mod pmic;
 mod powercap;
 mod sampler;
@@ -36,6 +40,8 @@ pub use attribution::{Attribution, Work, attribute};
 pub use fit::{Fit, FittedModel};
 pub use hwmon::Hwmon;
 pub use judge::{Doubt, Faults};
+pub use kernel_events::KernelEvents;
+pub use perf::{EventCounter, EventSource, PerfEvents, PowerEvent};
 pub use pmic::Pmic;
 pub use powercap::Powercap;
 pub use sampler::{MAX_COST_SHARE, MAX_HELD_SPANS, MeterReport, Sampler};
@@ -89,6 +95,12 @@ pub trait PowerMeter: Send {
     /// [`EnergyError`] if it cannot be read now. A later look may succeed again; one at a counter
     /// then gives the joules of the gap too.
     fn look(&mut self, now: Time) -> Result<Look, EnergyError>;
+
+    /// Joules of memory from the first look to the last, which are in none of them; `None` where
+    /// memory has no counter.
+    fn memory(&self) -> Option<Joules> {
+        None
+    }
 }
 
 /// What was found on a machine.
@@ -102,15 +114,21 @@ pub struct Choice {
 /// Chooses a meter of the machine whose file system begins at `root` (`/`, or a test's folder), in
 /// the order of this module's description.
 pub fn choose(root: &Path) -> Choice {
-    type Open = fn(&Path) -> Result<Option<Box<dyn PowerMeter>>, EnergyError>;
-    let order: [(EnergySource, Open); 3] = [
-        (EnergySource::Rapl, |root| Ok(Powercap::open(root)?.map(|meter| Box::new(meter) as _))),
-        (EnergySource::Hwmon, |root| Ok(Hwmon::open(root)?.map(|meter| Box::new(meter) as _))),
-        (EnergySource::Pmic, |root| Ok(Pmic::open(root)?.map(|meter| Box::new(meter) as _))),
+    choose_with(root, &KernelEvents)
+}
+
+/// The same with perf events that `events` opens.
+pub fn choose_with(root: &Path, events: &dyn EventSource) -> Choice {
+    type Open = fn(&Path, &dyn EventSource) -> Result<Option<Box<dyn PowerMeter>>, EnergyError>;
+    let order: [(EnergySource, Open); 4] = [
+        (EnergySource::Perf, |root, events| Ok(PerfEvents::open(root, events)?.map(|meter| Box::new(meter) as _))),
+        (EnergySource::Rapl, |root, _| Ok(Powercap::open(root)?.map(|meter| Box::new(meter) as _))),
+        (EnergySource::Hwmon, |root, _| Ok(Hwmon::open(root)?.map(|meter| Box::new(meter) as _))),
+        (EnergySource::Pmic, |root, _| Ok(Pmic::open(root)?.map(|meter| Box::new(meter) as _))),
     ];
     let mut unusable = Vec::new();
     for (source, open) in order {
-        match open(root) {
+        match open(root, events) {
             Ok(None) => {}
             Ok(meter) => return Choice { meter, unusable },
             Err(error) => unusable.push((source, error)),

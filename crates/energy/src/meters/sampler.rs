@@ -47,6 +47,8 @@ pub struct MeterReport {
     pub covers: String,
     /// What is not.
     pub leaves_out: &'static str,
+    /// Joules of memory, which are in none of the other sums; `None` where nothing counts them.
+    pub memory: Option<Joules>,
     /// The share of the total that was measured; the rest was filled in by the fitted model.
     pub measured_share: f64,
     /// The mean relative error of the fitted model against the meter; `None` while it is not known.
@@ -123,7 +125,12 @@ impl Sampler {
     pub fn start(root: &Path, prior: &PowerModel) -> Self {
         let Choice { meter, unusable } = choose(root);
         for (source, error) in &unusable {
-            tracing::warn!(source = source.name(), %error, "a power meter is there and cannot be used");
+            let source = source.name();
+            if meter.is_some() {
+                tracing::info!(source, %error, "a power meter is there and cannot be used; another one is");
+            } else {
+                tracing::warn!(source, %error, "a power meter is there and cannot be used");
+            }
         }
         if let Some(meter) = &meter {
             let label = meter.label();
@@ -261,6 +268,7 @@ impl Sampler {
             source: label.map_or(EnergySource::Model, |label| label.source),
             covers: label.map(|label| label.covers.clone()).unwrap_or_default(),
             leaves_out: label.map_or("whatever the model does not know", |label| label.leaves_out),
+            memory: self.metered.as_ref().and_then(|metered| metered.meter.memory()),
             measured_share: if total.0 > 0.0 { (self.measured.0 / total.0).min(1.0) } else { 0.0 },
             error: self.fit.error(),
             model: self.fit.model(),

@@ -117,6 +117,27 @@ impl Machine {
         machine
     }
 
+    /// The event source of energy: packages with processors 0 and 4, and their memory.
+    pub fn perf_events(&self) {
+        let source = "sys/bus/event_source/devices/power";
+        for (file, text) in [
+            ("type", "25"),
+            ("cpumask", "0,4"),
+            ("format/event", "config:0-7"),
+            ("events/energy-pkg", "event=0x02"),
+            ("events/energy-pkg.unit", "Joules"),
+            ("events/energy-pkg.scale", "2.3283064365386962890625e-10"),
+            ("events/energy-ram", "event=0x03"),
+            ("events/energy-ram.unit", "Joules"),
+            ("events/energy-ram.scale", "2.3283064365386962890625e-10"),
+            ("events/energy-psys", "event=0x05"),
+            ("events/energy-psys.unit", "Joules"),
+            ("events/energy-psys.scale", "2.3283064365386962890625e-10"),
+        ] {
+            self.write(&format!("{source}/{file}"), text);
+        }
+    }
+
     pub fn root(&self) -> &Path {
         self.folder.path()
     }

@@ -387,6 +387,7 @@ fn of_meter(view: &EnergyView) -> Lines {
         joules("energy_others_joules_total", view.others.0),
         line("energy_meter_doubt", meter.doubt.map_or("none", |doubt| doubt.name())),
     ]);
+    lines.extend(meter.memory.map(|memory| joules("energy_memory_joules_total", memory.0)));
     lines.extend(meter.error.map(|error| line("energy_model_error", format!("{error:.4}"))));
     lines.extend(view.watts.map(|watts| line("energy_machine_watts", format!("{:.3}", watts.0.0))));
     lines

@@ -24,7 +24,7 @@ pub(super) fn write(page: &mut Page, sample: Option<&ServerSample>) {
 fn joules(page: &mut Page, reading: Option<&Reading>, sample: Option<&ServerSample>) {
     page.gauges(
         "ecotone_energy_source_info",
-        "Where joules come from: rapl, hwmon or pmic, measured; model, computed from processor time. Always 1.",
+        "Where joules come from: perf, rapl, hwmon or pmic, measured; model, computed from processor time. Always 1.",
         ["source"],
         reading.map(|of| ([of.source.name()], 1u64)),
     );
@@ -98,6 +98,11 @@ fn meter(page: &mut Page, view: Option<&EnergyView>) {
         view.filter(|view| view.meter.is_some()).map(|view| view.others.0),
     );
     page.counter(
+        "ecotone_energy_memory_joules_total",
+        "Energy of the machine's memory, which is in no other sum; none: nothing counts it.",
+        meter.and_then(|of| of.memory).map(|memory| memory.0),
+    );
+    page.counter(
         "ecotone_energy_cost_seconds_total",
         "Processor time of the meter and the governor.",
         view.map(|view| view.cost.0),
@@ -119,7 +124,7 @@ fn power(page: &mut Page, view: Option<&EnergyView>) {
     );
     page.gauge(
         "ecotone_power_cap_kept",
-        "Whether the cap is kept; 0: the server draws more with every core at its lowest frequency, or cannot be governed.",
+        "Whether the cap is kept, by the frequencies that were read back; 0: the server may draw more, or cannot be governed.",
         power.and_then(|of| of.is_cap_kept),
     );
     page.gauge(
