@@ -48,6 +48,8 @@ const ROUNDED: f64 = 1.001;
 const MIN_GOVERNOR_RETRY: Seconds = Seconds(10.0);
 /// But at least so often.
 const MAX_GOVERNOR_RETRY: Seconds = Seconds(640.0);
+/// A cap that is kept and not kept by turns is logged so often at most.
+const SAY_AGAIN_AFTER: Seconds = Seconds(600.0);
 /// How long a copy that was promoted counts as one that will have clients.
 const PROMOTED_FOR: Seconds = Seconds(10.0);
 /// How fast demand is forgotten, by one second.
@@ -160,6 +162,7 @@ pub struct PowerManager {
     name: ServerId,
     view: PowerView,
     said_undivided: bool,
+    said_not_kept: Option<Time>,
 }
 
 impl PowerManager {
@@ -203,6 +206,7 @@ impl PowerManager {
             name,
             view: PowerView::idle(),
             said_undivided: false,
+            said_not_kept: None,
         })
     }
 
@@ -299,7 +303,7 @@ impl PowerManager {
         let positions: Vec<usize> = online.iter().map(|domain| domain.0).collect();
         let wanted: Vec<(usize, Hertz)> = positions.iter().copied().zip(of.caps(&server)).collect();
         self.set_caps(&*governor, &wanted, now);
-        self.judge(&plan, settings.cap, &server, &positions, active);
+        self.judge(&plan, settings.cap, &server, &positions, (active, now));
         self.view.deferred = of.deferred(&server);
         let classes: Vec<(usize, CoreClass)> = positions.into_iter().zip(of.classes.iter().copied()).collect();
         self.look_at(&*governor, &classes);
@@ -321,7 +325,14 @@ impl PowerManager {
     }
 
     /// Whether the cap is kept: the plan says what was asked for, and the machine what became of it.
-    fn judge(&mut self, plan: &PowerPlan, cap: Option<Watts>, server: &ServerPower, online: &[usize], active: Watts) {
+    fn judge(
+        &mut self,
+        plan: &PowerPlan,
+        cap: Option<Watts>,
+        server: &ServerPower,
+        online: &[usize],
+        (active, now): (Watts, Time),
+    ) {
         let model = self.meter.model();
         let busy = |(domain, at): (&Domain, &usize)| {
             // Without a cap that was taken it may run as fast as it can.
@@ -337,7 +348,9 @@ impl PowerManager {
                 CapState::CannotBeKept(_) => "with every core at its lowest frequency",
                 _ => "at the frequencies that its cores have, which are above what they were set to",
             };
-            if self.view.is_cap_kept != Some(false) {
+            let is_news = self.said_not_kept.is_none_or(|said| now.since(said) >= SAY_AGAIN_AFTER);
+            if self.view.is_cap_kept != Some(false) && is_news {
+                self.said_not_kept = Some(now);
                 warn!("the cap of {:.1} W is not kept: {why} this server draws up to {:.1} W", cap.0, most.0);
             }
             let said = || format!("the cap is not kept: {why} this server draws up to {:.1} W", most.0);

@@ -112,7 +112,7 @@ const MEMORY: u64 = 3;
 impl Events {
     fn of_two_packages() -> Self {
         let events = Self::default();
-        [(PACKAGE, 0), (PACKAGE, 4), (MEMORY, 0), (MEMORY, 4)].map(|event| events.set(event, Some(0)));
+        [(PACKAGE, 0), (PACKAGE, 4), (MEMORY, 0), (MEMORY, 4)].into_iter().for_each(|event| events.set(event, Some(0)));
         events
     }
 
@@ -193,7 +193,7 @@ fn perf_events_that_may_not_be_opened_leave_powercap() {
 
     // Without memory's counter it is a meter all the same, which says nothing of memory.
     let events = Events::default();
-    [(PACKAGE, 0), (PACKAGE, 4)].map(|event| events.set(event, Some(0)));
+    [(PACKAGE, 0), (PACKAGE, 4)].into_iter().for_each(|event| events.set(event, Some(0)));
     let meter = choose_with(machine.root(), &events).meter.unwrap();
     assert_eq!((meter.label().source, meter.memory()), (EnergySource::Perf, None));
 
