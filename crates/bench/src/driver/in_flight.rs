@@ -57,9 +57,8 @@ impl<'a> InFlight<'a> {
                 Request::ReadModifyWrite { key, value: values.next_value(number, value_bytes) }
             }
             Operation::Get { .. } => Request::Get { key },
-            Operation::Seek { .. } | Operation::Scan { .. } => {
-                return Err(Error::options("a target that answers later has no seeks"));
-            }
+            Operation::Scan { entries, .. } => Request::Scan { key, entries },
+            Operation::Seek { .. } => return Err(Error::options("a target that answers later has no seeks")),
         };
         session.begin(request, self.depth == 1)?;
         self.begun.push_back(Begun { operation, begin_ns });

@@ -107,6 +107,13 @@ pub trait Target: Send + Sync {
 /// An operation that is begun now and answered later.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
+    /// Read up to `entries` values from a key on, in the order of keys. For targets with an index.
+    Scan {
+        /// The key.
+        key: &'a [u8],
+        /// How many values, at least 1.
+        entries: u32,
+    },
     /// Write a value.
     Put {
         /// The key.

@@ -1,7 +1,10 @@
 //! A server of the Redis protocol under test: Ecotone, Redis, Kvrocks or another.
 //!
 //! Keys and values are plain strings (SET, GET, DEL). There is no seek: SCAN visits keys in no
-//! order, so workloads that read in key order are refused. Flushing is the server's own business.
+//! order, so workloads that read in key order are refused. A target with an index
+//! ([`RespTarget::open_indexed`]) scans as YCSB's own client of Redis does: every write also adds its
+//! key to a sorted set, from which a scan takes keys before it reads their values. Flushing is the
+//! server's own business.
 //!
 //! Threads: each thread of a driver has a connection of its own ([`RespTarget::session`]); what the
 //! target is asked itself goes over one more. Failure: a connection that breaks ends the run with
@@ -94,10 +97,15 @@ pub fn check_workload(workload: Workload) -> Result<()> {
     )))
 }
 
+/// The sorted set of all keys of a target with an index.
+const INDEX: &[u8] = b"ycsb:index";
+
 /// A server as a target.
 #[derive(Debug)]
 pub struct RespTarget {
     options: ServerOptions,
+    has_index: bool,
+    quiet: Duration,
     connection: Mutex<Connection>,
 }
 
@@ -112,7 +120,28 @@ impl RespTarget {
         options.validate()?;
         let mut connection = Connection::open(&options.address, options.credentials.as_ref())?;
         connection.ask(&[b"PING"])?;
-        Ok(Self { options: options.clone(), connection: Mutex::new(connection) })
+        let connection = Mutex::new(connection);
+        Ok(Self { options: options.clone(), has_index: false, quiet: QUIET, connection })
+    }
+
+    /// The same with an index, so that it can scan. Of a scan all replies are waited for, so that it
+    /// is asked one request at a time.
+    ///
+    /// # Errors
+    ///
+    /// As of [`RespTarget::open`]; [`Error::Options`] for a pipeline.
+    pub fn open_indexed(options: &ServerOptions) -> Result<Self> {
+        if options.pipeline != 1 {
+            return Err(Error::options("scans through an index are asked one at a time: give no pipeline"));
+        }
+        Ok(Self { has_index: true, ..Self::open(options)? })
+    }
+
+    /// The same, taken to have settled once it has done nothing for `quiet`: of runs that are shorter
+    /// than what it would wait else.
+    #[must_use]
+    pub fn with_quiet(self, quiet: Duration) -> Self {
+        Self { quiet, ..self }
     }
 
     /// What the server tells of itself now.
@@ -169,7 +198,12 @@ impl Target for RespTarget {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut connection = self.connection.lock();
         let reply = connection.ask(&[b"SET", key, value])?;
-        written(&connection, reply)
+        written(&connection, reply)?;
+        if self.has_index {
+            let reply = connection.ask(&add_to_index(key))?;
+            indexed(&connection, &reply)?;
+        }
+        Ok(())
     }
 
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
@@ -183,8 +217,11 @@ impl Target for RespTarget {
         Ok(true)
     }
 
-    fn seek_scan(&self, _key: &[u8], _entries: u32) -> Result<u32> {
-        Err(Error::server(&self.options.address, "the Redis protocol has no seek"))
+    fn seek_scan(&self, key: &[u8], entries: u32) -> Result<u32> {
+        if !self.has_index {
+            return Err(Error::server(&self.options.address, "the Redis protocol has no seek"));
+        }
+        scan(&mut self.connection.lock(), key, entries)
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {
@@ -202,7 +239,7 @@ impl Target for RespTarget {
 
     fn settle(&self, limit: Duration, stop: &AtomicBool) -> Result<bool> {
         // Who tells nothing of its background work cannot be waited for.
-        let quiet = if self.info()?.is_ecotone() { QUIET } else { Duration::ZERO };
+        let quiet = if self.info()?.is_ecotone() { self.quiet } else { Duration::ZERO };
         until_idle(limit, stop, quiet, || Ok(self.info()?.is_busy()))
     }
 
@@ -218,7 +255,7 @@ impl Target for RespTarget {
 
     fn session(&self) -> Result<Option<Box<dyn Session>>> {
         let connection = Connection::open(&self.options.address, self.options.credentials.as_ref())?;
-        Ok(Some(Box::new(RespSession { connection, begun: VecDeque::new() })))
+        Ok(Some(Box::new(RespSession { connection, has_index: self.has_index, begun: VecDeque::new() })))
     }
 
     fn pipeline(&self) -> u32 {
@@ -230,6 +267,7 @@ impl Target for RespTarget {
 #[derive(Debug)]
 struct RespSession {
     connection: Connection,
+    has_index: bool,
     /// What is under way, the oldest first.
     begun: VecDeque<Begun>,
 }
@@ -241,6 +279,10 @@ enum Begun {
     /// Read already; whether the key was there.
     WriteAfterRead(bool),
     ReadAndWrite,
+    /// Written, and added to the index.
+    IndexedWrite,
+    /// Read already: whether there was anything.
+    Scanned(bool),
 }
 
 impl Session for RespSession {
@@ -249,8 +291,17 @@ impl Session for RespSession {
         self.begun.push_back(match request {
             Request::Put { key, value } => {
                 connection.queue(&[b"SET", key, value]);
-                Begun::Write
+                if self.has_index {
+                    connection.queue(&add_to_index(key));
+                    Begun::IndexedWrite
+                } else {
+                    Begun::Write
+                }
             }
+            Request::Scan { key, entries } if self.has_index && is_alone => {
+                Begun::Scanned(scan(connection, key, entries)? > 0)
+            }
+            Request::Scan { .. } => return Err(Error::options("a server without an index has no scans")),
             Request::Get { key } => {
                 connection.queue(&[b"GET", key]);
                 Begun::Read
@@ -277,8 +328,17 @@ impl Session for RespSession {
         let Some(begun) = self.begun.pop_front() else {
             return Err(Error::server(self.connection.address(), "nothing was asked"));
         };
+        if let Begun::Scanned(found) = begun {
+            return Ok(found);
+        }
         let reply = self.connection.receive()?;
         match begun {
+            Begun::Scanned(found) => Ok(found),
+            Begun::IndexedWrite => {
+                written(&self.connection, reply)?;
+                let reply = self.connection.receive()?;
+                indexed(&self.connection, &reply).map(|()| true)
+            }
             Begun::Read => found(&self.connection, reply),
             Begun::Write => written(&self.connection, reply).map(|()| true),
             Begun::WriteAfterRead(found) => written(&self.connection, reply).map(|()| found),
@@ -291,12 +351,51 @@ impl Session for RespSession {
     }
 
     fn is_answered(&self) -> Result<bool> {
+        if matches!(self.begun.front(), Some(Begun::Scanned(_))) {
+            return Ok(true);
+        }
         self.connection.has_reply()
     }
 
     fn unsent_bytes(&self) -> usize {
         self.connection.queued_bytes()
     }
+}
+
+/// All keys have one score, so that the set has them in their own order.
+fn add_to_index(key: &[u8]) -> [&[u8]; 4] {
+    [b"ZADD", INDEX, b"0", key]
+}
+
+fn indexed(connection: &Connection, reply: &Reply) -> Result<()> {
+    match reply {
+        Reply::Integer(_) => Ok(()),
+        Reply::Error(said) => Err(connection.refused(b"ZADD", said)),
+        reply => Err(connection.unexpected("ZADD", reply)),
+    }
+}
+
+/// Reads up to `entries` values from `key` on; gives how many there were.
+fn scan(connection: &mut Connection, key: &[u8], entries: u32) -> Result<u32> {
+    let (from, count) = ([b"[", key].concat(), entries.to_string());
+    let keys = match connection.ask(&[b"ZRANGEBYLEX", INDEX, &from, b"+", b"LIMIT", b"0", count.as_bytes()])? {
+        Reply::Array(Some(keys)) => keys,
+        reply => return Err(connection.unexpected("ZRANGEBYLEX", &reply)),
+    };
+    // One by one: a server of a cluster refuses keys of different slots in one request.
+    for key in &keys {
+        match key {
+            Reply::Bulk(Some(key)) => connection.queue(&[b"GET", key]),
+            reply => return Err(connection.unexpected("ZRANGEBYLEX", reply)),
+        }
+    }
+    connection.send()?;
+    let mut there = 0;
+    for _ in &keys {
+        let reply = connection.receive()?;
+        there += u32::from(found(connection, reply)?);
+    }
+    Ok(there)
 }
 
 /// Whether a read found its key.

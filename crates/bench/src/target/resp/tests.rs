@@ -1,13 +1,14 @@
 //! The client against servers that keep to nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::command::{BenchOptions, report_table, run_bench};
-use crate::workload::WorkloadOptions;
+use crate::driver::Driver;
+use crate::workload::{Preload, WorkloadOptions};
 
 /// A server that lets `serve` answer each connection. Where it listens.
 fn server(serve: impl Fn(BufReader<TcpStream>, TcpStream) + Send + Sync + 'static) -> ServerOptions {
@@ -140,6 +141,87 @@ fn a_server_that_keeps_to_the_protocol_is_a_target() {
     assert!(target.is_empty().unwrap());
     assert_eq!(target.info().unwrap().kind(), ("redis", "7.0.15"));
     assert!(refusal(target.seek_scan(b"key", 1)).contains("no seek"));
+}
+
+/// A server that has sorted sets whose members have one score, and strings.
+fn indexes() -> ServerOptions {
+    let kept = Arc::new(Mutex::new((BTreeMap::<Vec<u8>, Vec<u8>>::new(), BTreeSet::<Vec<u8>>::new())));
+    server(move |mut input, mut output| {
+        let array = |values: Vec<Option<Vec<u8>>>| {
+            let mut reply = format!("*{}\r\n", values.len()).into_bytes();
+            for value in values {
+                match value {
+                    None => reply.extend(b"$-1\r\n"),
+                    Some(value) => reply.extend([format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat()),
+                }
+            }
+            reply
+        };
+        while let Some(parts) = request(&mut input) {
+            let mut kept = kept.lock().unwrap();
+            let (values, index) = &mut *kept;
+            let reply = match (&parts[0][..], &parts[1..]) {
+                (b"PING", _) => b"+PONG\r\n".to_vec(),
+                (b"INFO", _) => b"$0\r\n\r\n".to_vec(),
+                (b"SET", [key, value]) => {
+                    values.insert(key.clone(), value.clone());
+                    b"+OK\r\n".to_vec()
+                }
+                (b"GET", [key]) => array(vec![values.get(key).cloned()])[4..].to_vec(),
+                (b"ZADD", [_, score, key]) if score == b"0" => {
+                    format!(":{}\r\n", u8::from(index.insert(key.clone()))).into_bytes()
+                }
+                (b"ZRANGEBYLEX", [_, from, to, limit, zero, count])
+                    if from[0] == b'[' && (&to[..], &limit[..], &zero[..]) == (b"+", b"LIMIT", b"0") =>
+                {
+                    let count: usize = std::str::from_utf8(count).unwrap().parse().unwrap();
+                    array(index.range(from[1..].to_vec()..).take(count).cloned().map(Some).collect())
+                }
+                other => panic!("{other:?}"),
+            };
+            output.write_all(&reply).unwrap();
+        }
+    })
+}
+
+/// As YCSB's own client scans Redis: keys from a sorted set, then their values.
+#[test]
+fn a_target_with_an_index_scans() {
+    let options = indexes();
+    let target = RespTarget::open_indexed(&options).unwrap();
+    for number in 0..10u8 {
+        target.put(&[b'k', number], b"value").unwrap();
+    }
+    assert_eq!(target.seek_scan(&[b'k', 3], 4).unwrap(), 4);
+    assert_eq!(target.seek_scan(&[b'k', 8], 4).unwrap(), 2, "there are no more");
+    assert_eq!(target.seek_scan(b"l", 4).unwrap(), 0);
+    let mut session = target.session().unwrap().unwrap();
+    session.begin(Request::Put { key: b"k\x0a", value: b"value" }, true).unwrap();
+    assert!(session.finish().unwrap());
+    session.begin(Request::Scan { key: b"k\x09", entries: 5 }, true).unwrap();
+    assert!(session.is_answered().unwrap() && session.finish().unwrap());
+    session.begin(Request::Scan { key: b"m", entries: 5 }, true).unwrap();
+    assert!(!session.finish().unwrap(), "nothing is there");
+    // Of several under way replies would come in another order.
+    assert!(session.begin(Request::Scan { key: b"k", entries: 5 }, false).is_err());
+    assert!(RespTarget::open_indexed(&ServerOptions { pipeline: 2, ..options.clone() }).is_err());
+    assert!(RespTarget::open(&options).unwrap().seek_scan(b"k", 1).is_err());
+
+    // The whole workload: filled, and then nothing is missing.
+    let target: Arc<dyn Target> = Arc::new(RespTarget::open_indexed(&indexes()).unwrap());
+    let workload = WorkloadOptions {
+        workload: Workload::YcsbE,
+        keys: 200,
+        value_bytes: 20,
+        threads: 2,
+        ops: Some(300),
+        ..WorkloadOptions::default()
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    assert!(Driver::fill(target.clone(), workload.clone(), None, stop).unwrap());
+    let existing = WorkloadOptions { preload: Preload::Existing, ..workload };
+    let outcome = Driver::start(target, existing, None).unwrap().join().unwrap();
+    assert_eq!((outcome.counts.total(), outcome.missed), (300, 0));
 }
 
 #[test]
