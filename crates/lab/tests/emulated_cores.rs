@@ -17,9 +17,11 @@ use std::time::{Duration, Instant};
 use common::{spin, thread_cpu_ns};
 use ecotone_energy::cores::{CgroupCores, CoreBinder, CoreGroups, CpuHierarchy, ThreadGroup};
 use ecotone_energy::governors::QuotaGovernor;
-use ecotone_energy::{DutyScope, EnergyError, EnergyMeter, PowerModel, ThreadDuties};
+use ecotone_energy::{Driver, DriverOptions, DutyScope, EnergyError, EnergyMeter, Governing, PowerModel, ThreadDuties};
 use ecotone_lab::{EmulatedServer, LabTree};
-use ecotone_types::{Duty, DutyObserver};
+use ecotone_policy::power::{PowerMode, PowerSettings, Role};
+use ecotone_types::units::Time;
+use ecotone_types::{CoreClass, Duty, DutyObserver, Task};
 
 /// How often a measurement is tried on a host too busy to give the threads what their quota allows.
 const TRIES: u32 = 6;
@@ -307,6 +309,73 @@ fn a_governor_slows_the_core_and_the_meter_keeps_pace() {
         let watts = model.active_watts(p_state).0;
         near(spent.energy(Duty::Compaction).0, watts * WATCH.as_secs_f64());
     }
+}
+
+/// Busy threads of every role, while the server is promoted, demoted, and goes through all modes: at
+/// every look each is on a core of the speed that its role has.
+#[test]
+fn threads_are_on_cores_of_their_roles_while_copies_are_promoted_and_demoted() {
+    let Some((_alone, lab)) = lab("roles") else { return };
+    let server = EmulatedServer::create(&lab, "roles", 4, 0.2).unwrap();
+    let cores = Arc::new(CgroupCores::open(server.folder()).unwrap());
+    let meter = EnergyMeter::start(PowerModel::emulated(1.0, 5.0, 0.2).unwrap()).unwrap();
+    let duties = ThreadDuties::new(meter.clone(), cores.clone());
+    let governing = Governing::Emulated(server.groups().clone());
+    let mut driver = Driver::start(DriverOptions { meter: meter.clone(), binder: cores.clone(), governing }).unwrap();
+    let tasks = Duty::ALL.into_iter().filter(|duty| *duty != Duty::Transport);
+    let tasks: Vec<Task> = tasks.flat_map(|duty| [false, true].map(|is_deep| Task { duty, is_deep })).collect();
+    let (is_over, threads) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for task in &tasks {
+            scope.spawn(|| {
+                if task.is_deep {
+                    duties.begin_deep(task.duty)
+                } else {
+                    duties.begin(task.duty)
+                }
+                threads.lock().unwrap().push((thread_id(), *task));
+                while !is_over.load(Ordering::Relaxed) {
+                    spin();
+                }
+                duties.end();
+            });
+        }
+        let looks = || {
+            while threads.lock().unwrap().len() < tasks.len() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let groups = server.groups();
+            let looked = |mode: PowerMode, when: &str| {
+                let group_of = |thread: u32| {
+                    let on = |core: &u32| groups.threads(ThreadGroup::Core(*core)).unwrap().contains(&thread);
+                    (0..groups.cores()).find(on).unwrap_or_else(|| panic!("{when}: a thread is on no core"))
+                };
+                for (thread, task) in threads.lock().unwrap().iter() {
+                    let is_fast = groups.core_speed(group_of(*thread)).unwrap() > 0.19;
+                    let class = mode.class(Role::of(*task));
+                    assert_eq!(is_fast, class == CoreClass::Fast, "{when}, {mode}: {task:?}");
+                }
+            };
+            let mut now = 0.0;
+            for round in 0..3 {
+                for mode in [PowerMode::Concerto, PowerMode::AllLow, PowerMode::AllHigh, PowerMode::Concerto] {
+                    let settings = PowerSettings { mode, cap: None };
+                    driver.close(Time::from_seconds(now), 0, settings, meter.cpu());
+                    looked(mode, &format!("round {round}"));
+                    driver.promoted(Time::from_seconds(now + 0.5), settings);
+                    looked(mode, &format!("round {round}, promoted"));
+                    // Nobody comes: as before.
+                    driver.close(Time::from_seconds(now + 20.0), 0, settings, meter.cpu());
+                    looked(mode, &format!("round {round}, demoted"));
+                    now += 21.0;
+                }
+            }
+        };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(looks));
+        is_over.store(true, Ordering::Relaxed);
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    assert_eq!(cores.failures(), 0);
 }
 
 fn sleeper() -> Child {

@@ -100,7 +100,7 @@ impl Server {
     }
 
     /// Asks as a client does: what comes until the server ends the connection.
-    fn ask(&self, request: &str) -> String {
+    pub(super) fn ask(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(&self.clients).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(format!("{request}\r\nQUIT\r\n").as_bytes()).unwrap();

@@ -96,14 +96,14 @@ fn value(number: u64) -> String {
 }
 
 /// Writes keys one after the other, each once, until it is ended.
-struct Load {
+pub(super) struct Load {
     acknowledged: Arc<AtomicU64>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Load {
-    fn start(addresses: &[String]) -> Load {
+    pub(super) fn start(addresses: &[String]) -> Load {
         let (acknowledged, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, stop, mut client) = (acknowledged.clone(), ends.clone(), Client::new(addresses));
         let thread = std::thread::spawn(move || {
@@ -120,7 +120,7 @@ impl Load {
     }
 
     /// Waits until so many more are acknowledged.
-    fn more(&self, count: u64) {
+    pub(super) fn more(&self, count: u64) {
         let wanted = self.acknowledged.load(Ordering::Acquire) + count;
         until("writes are acknowledged", || {
             assert!(!self.thread.as_ref().unwrap().is_finished(), "the client has failed");
@@ -129,7 +129,7 @@ impl Load {
     }
 
     /// How many were acknowledged: keys from 0 on.
-    fn end(mut self) -> u64 {
+    pub(super) fn end(mut self) -> u64 {
         self.ends.store(true, Ordering::Release);
         self.thread.take().unwrap().join().unwrap();
         self.acknowledged.load(Ordering::Acquire)

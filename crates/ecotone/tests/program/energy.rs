@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::cluster::{self, cluster};
 use crate::common::{PATIENCE, Server, configuration, serve};
+use crate::copies::Load;
 
 const CPUFREQ: &str = "sys/devices/system/cpu/cpufreq";
 
@@ -120,6 +121,7 @@ fn has_two_cores() -> bool {
     has
 }
 
+/// Promotions and demotions while clients write: at every look threads are where their roles belong.
 #[test]
 fn where_threads_run_follows_who_is_the_primary() {
     if !has_two_cores() {
@@ -152,6 +154,7 @@ fn where_threads_run_follows_who_is_the_primary() {
     let primary_now = || first.status()["shards"][0]["primary"].as_str().unwrap_or_default().to_owned();
     cluster::until("both copies are in sync", || is_so(&primary_now()));
     let mut primary = primary_now();
+    let load = Load::start(&[first.clients.clone(), second.clients.clone()]);
     for _ in 0..3 {
         let whole = |server: &cluster::Server| {
             let root = folder.join(format!("machine-{}", server.name));
@@ -168,10 +171,35 @@ fn where_threads_run_follows_who_is_the_primary() {
             !reads.is_empty() && reads.iter().all(|thread| thread.1 == fast) && copies == [place]
         };
         cluster::until("threads are where they belong", || whole(&first) && whole(&second));
+        load.more(300);
+        // And they stay there, with all that writes bring with them.
+        for _ in 0..5 {
+            for server in [&first, &second] {
+                let limits = [0, 1].map(|core| limit(&folder.join(format!("machine-{}", server.name)), core));
+                let Some(slow) = limits.iter().position(|khz| *khz == 1_000_000) else { panic!("{limits:?}") };
+                let slow = slow.to_string();
+                for (name, cores) in threads(server.process()) {
+                    let is_waited_for = name.starts_with("ecotone-loop") || name == "rocksdb:high";
+                    assert!(!(is_waited_for && cores == slow), "{name} of {} on the slow core {slow}", server.name);
+                }
+            }
+        }
         let to = if primary == "a" { "b" } else { "a" };
         cluster(&["switch-over", &first.clients, "1", "--to", to]);
         cluster::until("the other one is the primary", || is_so(to));
         primary = to.to_owned();
+    }
+    load.end();
+    // A comparison of all files is work of its own, on slow cores.
+    cluster(&["repair", &first.clients, "1"]);
+    let spent = |server: &cluster::Server, duty: &str| {
+        let said = server.ask("INFO energy");
+        let field = format!("energy_joules_{duty}:");
+        said.lines().find_map(|line| line.strip_prefix(&field)?.trim().parse::<f64>().ok()).unwrap()
+    };
+    for server in [&first, &second] {
+        assert!(spent(server, "scrub") > 0.0, "{} has compared nothing", server.name);
+        assert!(spent(server, "replica") > 0.0, "{} has applied nothing", server.name);
     }
 }
 
