@@ -123,6 +123,10 @@ pub(crate) struct Arguments {
     /// The server's cgroup (set by the lab)
     #[arg(long, requires = "core_speed", help_heading = "Lab")]
     cgroup: Option<PathBuf>,
+    /// The frequencies of emulated cores: a line for each, megahertz and volts, the highest first
+    /// (set by the lab)
+    #[arg(long, value_name = "FILE", requires = "core_speed", help_heading = "Lab")]
+    p_states: Option<PathBuf>,
     /// Where the files of the machine's meters and frequencies lie (set by tests)
     #[arg(long, hide = true, default_value = "/")]
     machine_root: PathBuf,
@@ -362,7 +366,7 @@ impl Arguments {
 
     fn emulated(&self) -> Option<EmulatedCores> {
         let (cgroup, speed) = (self.cgroup.clone()?, self.core_speed?);
-        Some(EmulatedCores { cgroup, speed })
+        Some(EmulatedCores { cgroup, speed, p_states: self.p_states.clone() })
     }
 
     /// The clients that are served; the server ends when `control` says so.

@@ -16,6 +16,9 @@ use crate::EnergyError;
 /// expose under 64).
 pub const MAX_P_STATES: usize = 64;
 
+/// No core takes more: megahertz and volts in the wrong order are found by it.
+const MAX_VOLTS: f64 = 10.0;
+
 /// The position of a P-state in its table; 0 is the highest frequency.
 pub type PStateIndex = usize;
 
@@ -82,6 +85,45 @@ impl PStateTable {
     pub fn xeon_silver_4114() -> Self {
         let states = [(2.2, 1.10), (2.0, 1.06), (1.8, 1.02), (1.6, 0.98), (1.4, 0.94), (1.2, 0.90), (1.0, 0.86)];
         Self(states.iter().map(|&(ghz, volts)| PState { frequency_hz: ghz * 1e9, volts }).collect())
+    }
+
+    /// A table from text: a state in each line, the highest frequency first, as megahertz and volts
+    /// with white space between. What stands behind a `#` is for people.
+    ///
+    /// ```
+    /// let table = ecotone_energy::PStateTable::parse("# made up\n2000 1.05\n1200 0.85  # the lowest\n")?;
+    /// assert_eq!((table.states().len(), table.frequency(0).0), (2, 2e9));
+    /// # Ok::<(), ecotone_energy::EnergyError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`EnergyError::Model`] that names the line, and as [`PStateTable::new`].
+    pub fn parse(text: &str) -> Result<Self, EnergyError> {
+        let mut states = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let said = line.split('#').next().unwrap_or_default().trim();
+            if said.is_empty() {
+                continue;
+            }
+            let wrong = |what: String| EnergyError::model(format!("line {}: {what}", number + 1));
+            let words: Vec<&str> = said.split_whitespace().collect();
+            let [mhz, volts] = words[..] else {
+                return Err(wrong(format!("{said:?} is not two numbers: megahertz, then volts, such as `2200 1.10`")));
+            };
+            let value = |word: &str, of: &str| {
+                let value = word.parse::<f64>().ok().filter(|value| value.is_finite() && *value > 0.0);
+                value.ok_or_else(|| wrong(format!("{word:?} is no number of {of} above 0")))
+            };
+            let (mhz, volts) = (value(mhz, "megahertz")?, value(volts, "volts")?);
+            if volts > MAX_VOLTS {
+                return Err(wrong(format!("{volts} volts: a core has at most {MAX_VOLTS}; megahertz come first")));
+            }
+            if states.len() == MAX_P_STATES {
+                return Err(wrong(format!("more than {MAX_P_STATES} states")));
+            }
+            states.push(PState { frequency_hz: mhz * 1e6, volts });
+        }
+        Self::new(states)
     }
 
     /// A core with a single frequency in hertz; its voltage drops out of every formula.
@@ -250,6 +292,32 @@ mod tests {
         assert!(close(table.relative_power_at(Hertz(0.5e9)), 0.7396 * 0.5 / 2.662));
         assert!(close(table.relative_power_at(Hertz(2.4e9)), 1.14 * 1.14 * 2.4 / 2.662));
         assert!(close(PStateTable::single(1e9).unwrap().relative_power_at(Hertz(0.5e9)), 0.5));
+    }
+
+    #[test]
+    fn a_table_is_read_from_text_and_what_is_wrong_is_named_by_its_line() {
+        let text = "# MHz V\n\n2200\t1.10\n 1600 0.98 # middle\n1000   0.86\n";
+        let table = PStateTable::parse(text).unwrap();
+        let states: Vec<(f64, f64)> = table.states().iter().map(|of| (of.frequency_hz, of.volts)).collect();
+        assert_eq!(states, [(2.2e9, 1.10), (1.6e9, 0.98), (1.0e9, 0.86)]);
+        for (text, named) in [
+            ("", "0 entries"),
+            ("# only words\n", "0 entries"),
+            ("2200 1.1\n2000", "line 2: \"2000\" is not two numbers"),
+            ("2200 1.1 1.2", "line 1"),
+            ("2200,1.1", "line 1"),
+            ("\n\n2200 fast", "line 3: \"fast\" is no number of volts"),
+            ("inf 1.1", "megahertz"),
+            ("-2200 1.1", "megahertz"),
+            ("1.1 2200", "megahertz come first"),
+            ("1000 0.8\n2200 1.1", "list the highest frequency first"),
+            ("2200 0.8\n1000 1.1", "above the 0.8"),
+        ] {
+            let error = PStateTable::parse(text).unwrap_err().to_string();
+            assert!(error.contains(named), "{text:?}: {error}");
+        }
+        let long: String = (0..=MAX_P_STATES).map(|at| format!("{} 1.0\n", 5000 - at)).collect();
+        assert!(PStateTable::parse(&long).unwrap_err().to_string().contains("line 65"));
     }
 
     #[test]

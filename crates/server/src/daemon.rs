@@ -158,7 +158,8 @@ impl Daemon {
         }
         let (model, binder): (PowerModel, Arc<dyn CoreBinder>) = match &options.emulated {
             Some(emulated) => (
-                PowerModel::emulated(options.idle_watts, options.active_watts, emulated.speed)?,
+                PowerModel::emulated(options.idle_watts, options.active_watts, emulated.speed)?
+                    .with_p_states(emulated.table()?),
                 Arc::new(CgroupCores::for_this_process(&emulated.cgroup)?),
             ),
             None => {

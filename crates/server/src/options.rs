@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ecotone_energy::PStateTable;
 use ecotone_engine::StoreSettings;
 use ecotone_policy::policy::PolicyName;
 use ecotone_policy::power::PowerSettings;
@@ -13,7 +14,7 @@ use ecotone_resp::serve::Listen;
 use ecotone_types::ServerId;
 
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::open_files::max_clients;
 use crate::stores::ShardOptions;
 
@@ -24,6 +25,21 @@ pub struct EmulatedCores {
     pub cgroup: PathBuf,
     /// Speed of one core as a share of a host core.
     pub speed: f64,
+    /// A file with the frequencies that a core can have; none: those of a Xeon Silver 4114.
+    pub p_states: Option<PathBuf>,
+}
+
+impl EmulatedCores {
+    /// The frequencies.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] that names the file, and what is wrong with it.
+    pub(crate) fn table(&self) -> Result<PStateTable> {
+        let Some(path) = &self.p_states else { return Ok(PStateTable::xeon_silver_4114()) };
+        let wrong = |why: String| Error::Configuration(format!("{} (--p-states): {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        PStateTable::parse(&text).map_err(|error| wrong(error.to_string()))
+    }
 }
 
 /// Clients that are served.

@@ -5,17 +5,22 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use ecotone_bench::report::PageHeader;
 use ecotone_lab::cluster::copies::concerto::{ConcertoOptions, Load, html, run_concerto_lab, text};
+use ecotone_policy::power::PowerMode;
 
 use crate::output;
 use crate::progress::Spinner;
 
+/// What `--only` calls the comparison with servers without copies.
+const COMPARE: &str = "compare";
+
 #[derive(clap::Args)]
 #[command(
-    after_help = "Workloads: set, get (with each length of values), ycsb-a to ycsb-f (values of 1000 bytes; e scans, which the Redis protocol \
-                  does not offer). A primary and two replicas run each \
-                  in the modes all-high, all-low and concerto of power.mode: first as fast as they can, then a share of the peak in all-high, \
+    after_help = "Workloads: set, get (with each length of values), ycsb-a to ycsb-f (values of 1000 bytes; e scans through a sorted set \
+                  of all keys, as YCSB does on Redis), and compare: the same writes to three plain servers that each compact, and to one. A primary and two replicas run each \
+                  in the modes all-high, all-low and concerto of power.mode: first as fast as they can, then a share of the peak in the first mode, \
                   whose joules are counted until background work has settled.\n\nCores are emulated by cgroups with quotas, at the P-states of \
-                  the paper's Xeon; that needs root. Joules are the model's. With defaults it takes some forty minutes.\n\nExamples:\n  \
+                  the paper's Xeon or those of --p-states: a file with a line for each frequency, the highest first, megahertz and volts, such as \
+                  `2200 1.10`; what stands behind # is skipped. That needs root. Joules are the model's. With defaults it takes some forty minutes.\n\nExamples:\n  \
                   ecotone lab concerto\n  ecotone lab concerto --only set,get --values 256,1024 --json\n  ecotone lab concerto --only ycsb-a \
                   --seconds 60 --report concerto.html"
 )]
@@ -23,6 +28,12 @@ pub(super) struct Arguments {
     /// Workloads [default: all]
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     only: Vec<String>,
+    /// Modes; all is compared with all-high [default: all-high,all-low,concerto]
+    #[arg(long, value_name = "MODE", value_delimiter = ',')]
+    modes: Vec<String>,
+    /// The frequencies and voltages of emulated cores [default: those of a Xeon Silver 4114]
+    #[arg(long, value_name = "FILE")]
+    p_states: Option<PathBuf>,
     /// Bytes of values of set and get [default: 256,512,1024,2048]
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     values: Vec<u32>,
@@ -35,7 +46,7 @@ pub(super) struct Arguments {
     /// Emulated cores of each server [default: 3]
     #[arg(long, value_name = "N")]
     cores: Option<u32>,
-    /// What is offered, as a share of the peak in all-high [default: 0.7]
+    /// What is offered, as a share of the peak in the first mode [default: 0.7]
     #[arg(long, value_name = "SHARE")]
     load: Option<f64>,
     /// Where the servers' folders lie while they run [default: /var/tmp]
@@ -52,8 +63,15 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let mut options = ConcertoOptions::new()?;
     if !arguments.only.is_empty() {
-        options.loads = arguments.only.iter().map(|load| load.parse::<Load>()).collect::<Result<_, _>>()?;
+        options.compares = arguments.only.iter().any(|only| only == COMPARE);
+        let loads = arguments.only.iter().filter(|only| *only != COMPARE);
+        options.loads = loads.map(|load| load.parse::<Load>()).collect::<Result<_, _>>()?;
     }
+    if !arguments.modes.is_empty() {
+        let modes = arguments.modes.iter().map(|mode| mode.parse::<PowerMode>());
+        options.modes = modes.collect::<Result<_, _>>().context("--modes")?;
+    }
+    options.p_states.clone_from(&arguments.p_states);
     if !arguments.values.is_empty() {
         options.values.clone_from(&arguments.values);
     }

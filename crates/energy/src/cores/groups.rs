@@ -91,6 +91,15 @@ impl CoreGroups {
         read_ids(&self.threads_file(group))
     }
 
+    /// Moves one thread of the server to a group, whatever it is for. The binder of its process does
+    /// not know of it.
+    ///
+    /// # Errors
+    /// [`EnergyError::NotPermitted`] or [`EnergyError::Cgroup`], also of a thread that has ended.
+    pub fn move_thread(&self, thread: u32, group: ThreadGroup) -> Result<(), EnergyError> {
+        layout::write_control(&self.threads_file(group), &thread.to_string())
+    }
+
     /// Moves a whole process into `rest`. Its threads leave from there for cores as they become
     /// busy; threads and children it makes later stay within the server.
     ///

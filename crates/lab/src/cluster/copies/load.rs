@@ -57,7 +57,16 @@ pub(super) fn end(scene: &Scene<'_>, server: &Server, running: Running) -> Resul
 
 /// Waits until a server's store has nothing to do.
 pub(super) fn settled(server: &Server) -> Result<(), LabError> {
+    wait_settled(server, RespTarget::open(&server.as_target(1)).map_err(failed(server))?)
+}
+
+/// The same, once it has done nothing for `quiet`.
+pub(super) fn settled_for(server: &Server, quiet: Duration) -> Result<(), LabError> {
     let target = RespTarget::open(&server.as_target(1)).map_err(failed(server))?;
+    wait_settled(server, target.with_quiet(quiet))
+}
+
+fn wait_settled(server: &Server, target: RespTarget) -> Result<(), LabError> {
     if target.settle(SETTLE_LIMIT, &AtomicBool::new(false)).map_err(failed(server))? {
         return Ok(());
     }

@@ -15,7 +15,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use ecotone_energy::cores::CpuHierarchy;
+use ecotone_energy::EnergyError;
+use ecotone_energy::cores::{CpuHierarchy, ThreadGroup};
 
 use crate::error::LabError;
 use crate::tree::{EmulatedServer, LabTree};
@@ -36,6 +37,8 @@ pub(crate) struct Places {
     /// Cores that servers are to emulate, of `share` host cores each; none: `share` is a quota of the
     /// whole server.
     emulated: Option<u32>,
+    /// The file with their frequencies; none: the default's.
+    p_states: Option<PathBuf>,
     /// Host cores of each server.
     share: f64,
     mbit: u32,
@@ -56,20 +59,22 @@ impl Places {
     /// Each server gets `share` of a host core, or several, and a link of `mbit` each way.
     pub(super) fn make(share: f64, mbit: u32) -> Places {
         let tree = CpuHierarchy::detect().and_then(LabTree::create).map_err(|error| error.to_string());
-        Places { made: RefCell::default(), tree, bridge: Bridge::make(), emulated: None, share, mbit }
+        let made = RefCell::default();
+        Places { made, tree, bridge: Bridge::make(), emulated: None, p_states: None, share, mbit }
     }
 
-    /// Each server gets `cores` emulated cores of `speed` host cores, whose speed it changes itself;
-    /// all are on this machine's loopback.
+    /// Each server gets `cores` emulated cores of `speed` host cores, whose speed it changes itself
+    /// within the frequencies of `p_states`; all are on this machine's loopback.
     ///
     /// # Errors
     /// [`LabError::Emulation`] without the right to make cgroups: cores of one speed would prove
     /// nothing.
-    pub(super) fn emulate(cores: u32, speed: f64) -> Result<Places, LabError> {
+    pub(super) fn emulate(cores: u32, speed: f64, p_states: Option<PathBuf>) -> Result<Places, LabError> {
         let tree = CpuHierarchy::detect().and_then(LabTree::create);
         let tree = Ok(tree.map_err(|error| LabError::Emulation { reason: error.to_string() })?);
         let bridge = Err("servers are on this machine's loopback".to_owned());
-        Ok(Places { made: RefCell::default(), tree, bridge, emulated: Some(cores), share: speed, mbit: 0 })
+        let made = RefCell::default();
+        Ok(Places { made, tree, bridge, emulated: Some(cores), p_states, share: speed, mbit: 0 })
     }
 
     /// What a server is told of its emulated cores.
@@ -80,7 +85,65 @@ impl Places {
         let numbers = [("--cores", cores.to_string()), ("--core-speed", self.share.to_string())];
         let mut all: Vec<OsString> = numbers.into_iter().flat_map(|(name, of)| [name.into(), of.into()]).collect();
         all.extend(["--cgroup".into(), group.folder().as_os_str().to_owned()]);
+        if let Some(p_states) = &self.p_states {
+            all.extend(["--p-states".into(), p_states.as_os_str().to_owned()]);
+        }
         all
+    }
+
+    /// Moves the threads of a server whose names begin so from its fast cores to its slow ones, and
+    /// says where they were; none where all of its cores have one speed.
+    ///
+    /// # Errors
+    /// Groups that cannot be read, or changed. What was moved is back then, if it can be.
+    pub(super) fn move_to_slow_cores(
+        &self,
+        name: &str,
+        process: u32,
+        threads: &str,
+    ) -> Result<Vec<(u32, ThreadGroup)>, LabError> {
+        let made = self.made.borrow();
+        let Some(group) = made.get(name).and_then(|place| place.group.as_ref()) else { return Ok(Vec::new()) };
+        let groups = group.groups();
+        let failed = |error: EnergyError| {
+            let what = format!("threads of {name} on slow cores");
+            LabError::Measurement { what, reason: error.to_string() }
+        };
+        let speeds = (0..groups.cores()).map(|core| groups.core_speed(core)).collect::<Result<Vec<_>, _>>();
+        let speeds = speeds.map_err(failed)?;
+        let fastest = speeds.iter().copied().fold(0.0, f64::max);
+        let is_slow = |core: &u32| speeds[*core as usize] < fastest * 0.95;
+        let (slow, fast): (Vec<u32>, Vec<u32>) = (0..groups.cores()).partition(is_slow);
+        let mut found = Vec::new();
+        for core in fast {
+            let from = ThreadGroup::Core(core);
+            for thread in groups.threads(from).map_err(failed)? {
+                let comm = fs::read_to_string(format!("/proc/{process}/task/{thread}/comm")).unwrap_or_default();
+                if comm.starts_with(threads) {
+                    found.push((thread, from));
+                }
+            }
+        }
+        let mut moved = Vec::new();
+        for ((thread, from), slow) in found.into_iter().zip(slow.iter().cycle()) {
+            if let Err(error) = groups.move_thread(thread, ThreadGroup::Core(*slow)) {
+                self.move_back(name, &moved);
+                return Err(failed(error));
+            }
+            moved.push((thread, from));
+        }
+        Ok(moved)
+    }
+
+    /// Puts threads where they were. One that has ended is nowhere.
+    pub(super) fn move_back(&self, name: &str, moved: &[(u32, ThreadGroup)]) {
+        let made = self.made.borrow();
+        let Some(group) = made.get(name).and_then(|place| place.group.as_ref()) else { return };
+        for (thread, from) in moved {
+            if let Err(error) = group.groups().move_thread(*thread, *from) {
+                tracing::debug!(thread, %error, "a thread stays on a slow core");
+            }
+        }
     }
 
     /// Why servers have no quotas.

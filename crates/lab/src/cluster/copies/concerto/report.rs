@@ -9,6 +9,7 @@ use ecotone_bench::report::{PageHeader, STYLE};
 use ecotone_energy::{PState, PStateTable};
 use serde::{Deserialize, Serialize};
 
+use super::compare::{Comparison, GOAL_TO_PLAIN, GOAL_TO_SINGLE};
 use super::{ConcertoOptions, SERVERS};
 use crate::scaling::Host;
 
@@ -26,7 +27,7 @@ pub struct ConcertoReport {
     pub cores: u32,
     /// Host cores that one of them has at its highest frequency.
     pub core_speed: f64,
-    /// What is offered, as a share of the peak in `all-high`.
+    /// What is offered, as a share of the peak in the first mode.
     pub load: f64,
     /// Where joules come from: the servers' model.
     pub energy_source: String,
@@ -36,6 +37,8 @@ pub struct ConcertoReport {
     pub modes: Vec<ModeRun>,
     /// Each mode by `all-high`, over all workloads of a kind.
     pub summary: Vec<Summary>,
+    /// Copies beside servers without; none where that was not asked for.
+    pub comparison: Option<Comparison>,
     /// Figures that could not be had, and why.
     pub unavailable: BTreeMap<String, String>,
 }
@@ -67,6 +70,10 @@ pub struct ModeRun {
     pub lag_ms_p99: Option<f64>,
     /// Reads that both replicas answered; none where they do not, or were not asked.
     pub replica_reads_per_s: Option<f64>,
+    /// The same with the event loops of replicas on slow cores, in `concerto`.
+    pub replica_reads_unseparated_per_s: Option<f64>,
+    /// Reads that found nothing: a store that was not filled is not measured.
+    pub missed: u64,
     /// What the cores of each duty ran at, on the primary.
     pub frequency_mhz: BTreeMap<String, f64>,
     /// What the same work takes in `all-high`, with cores idle for the rest of this run's time.
@@ -98,6 +105,8 @@ pub struct Summary {
     pub peak_ops: f64,
     /// Reads at replicas.
     pub replica_reads: Option<f64>,
+    /// The same, with the event loops of replicas on slow cores.
+    pub replica_reads_unseparated: Option<f64>,
     /// The worst p99 of all workloads.
     pub lag_ms_p99: Option<f64>,
     /// In how many of how many workloads it took less than the same work at full speed and idle
@@ -126,7 +135,7 @@ fn mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 impl ConcertoReport {
-    pub(super) fn of(host: Host, options: &ConcertoOptions, core_speed: f64) -> Self {
+    pub(super) fn of(host: Host, options: &ConcertoOptions, core_speed: f64, table: &PStateTable) -> Self {
         ConcertoReport {
             host,
             servers: SERVERS,
@@ -134,9 +143,10 @@ impl ConcertoReport {
             core_speed,
             load: options.load,
             energy_source: "model".to_owned(),
-            p_states: PStateTable::xeon_silver_4114().states().to_vec(),
+            p_states: table.states().to_vec(),
             modes: Vec::new(),
             summary: Vec::new(),
+            comparison: None,
             unavailable: BTreeMap::new(),
         }
     }
@@ -175,6 +185,9 @@ impl ConcertoReport {
             self.modes.iter().filter(of_kind).filter_map(|run| Some((run, Self::base(&self.modes, run)?))).collect();
         let ratio = |of: &dyn Fn(&ModeRun) -> f64| mean(pairs.iter().map(|(run, base)| of(run) / of(base)));
         let reads = pairs.iter().filter_map(|(run, base)| Some(run.replica_reads_per_s? / base.replica_reads_per_s?));
+        let slow = pairs
+            .iter()
+            .filter_map(|(run, base)| Some(run.replica_reads_unseparated_per_s? / base.replica_reads_per_s?));
         let wins = |run: &ModeRun| run.race_to_idle_joules.is_some_and(|race| run.joules < race);
         let paper = PAPER.iter().find(|row| (row.0, row.1) == (mode, kind));
         Some(Summary {
@@ -184,6 +197,7 @@ impl ConcertoReport {
             active_joules: ratio(&|run| (run.joules - run.idle()) / run.ops.max(1) as f64)?,
             peak_ops: ratio(&|run| run.peak_ops_per_s)?,
             replica_reads: mean(reads),
+            replica_reads_unseparated: mean(slow),
             lag_ms_p99: pairs.iter().filter_map(|(run, _)| run.lag_ms_p99).reduce(f64::max),
             beats_race_to_idle: (pairs.iter().filter(|(run, _)| wins(run)).count(), pairs.len()),
             paper: paper.map_or("", |row| row.2).to_owned(),
@@ -207,6 +221,7 @@ fn runs(report: &ConcertoReport) -> Table {
         .numbers("race to idle J")
         .numbers("lag p99 ms")
         .numbers("replica reads/s")
+        .numbers("on slow cores")
         .numbers("MHz foreground")
         .numbers("MHz replica");
     for run in &report.modes {
@@ -224,6 +239,7 @@ fn runs(report: &ConcertoReport) -> Table {
             or_none(run.race_to_idle_joules, 1),
             or_none(run.lag_ms_p99, 1),
             or_none(run.replica_reads_per_s, 0),
+            or_none(run.replica_reads_unseparated_per_s, 0),
             mhz("foreground"),
             mhz("replica"),
         ]);
@@ -239,6 +255,7 @@ fn compared(report: &ConcertoReport) -> Table {
         .numbers("without idle")
         .numbers("peak")
         .numbers("replica reads")
+        .numbers("on slow cores")
         .numbers("lag p99 ms")
         .words("beats race to idle")
         .words("Concerto, on Redis");
@@ -250,6 +267,7 @@ fn compared(report: &ConcertoReport) -> Table {
             percent(of.active_joules),
             percent(of.peak_ops),
             of.replica_reads.map_or_else(|| "-".into(), percent),
+            of.replica_reads_unseparated.map_or_else(|| "-".into(), percent),
             of.lag_ms_p99.map_or_else(|| "-".into(), |lag| format!("{lag:.1}")),
             format!("{} of {}", of.beats_race_to_idle.0, of.beats_race_to_idle.1),
             of.paper.clone(),
@@ -258,10 +276,47 @@ fn compared(report: &ConcertoReport) -> Table {
     table
 }
 
+fn sides(comparison: &Comparison) -> Table {
+    let mut table = Table::default()
+        .words("the same writes to")
+        .numbers("s")
+        .numbers("J")
+        .numbers("J without idle")
+        .numbers("µJ/op");
+    for (name, side) in [
+        ("three copies in concerto", &comparison.copies),
+        ("three plain servers that each compact", &comparison.plain),
+        ("one server", &comparison.single),
+    ] {
+        table.row(vec![
+            name.to_owned(),
+            format!("{:.1}", side.seconds),
+            format!("{:.1}", side.joules),
+            format!("{:.1}", side.active_joules),
+            format!("{:.1}", side.uj_per_op),
+        ]);
+    }
+    table
+}
+
+fn ratios(of: &Comparison) -> String {
+    format!(
+        "{} writes of {} bytes at {:.0} a second. Joules of an operation by those of three plain servers: {:.2}, {:.2} without idle (goal: at \
+         most {GOAL_TO_PLAIN}). Energy efficiency by that of one server: {:.2}, {:.2} without idle (goal: at least {GOAL_TO_SINGLE})",
+        of.ops,
+        of.value_bytes,
+        of.offered_ops_per_s,
+        of.copies_to_plain,
+        of.copies_to_plain_active,
+        of.efficiency_to_single,
+        of.efficiency_to_single_active,
+    )
+}
+
 fn about(report: &ConcertoReport) -> String {
     format!(
         "a primary and {} replicas, each with {} emulated cores of {:.3} host cores, on {} ({} cores); joules are the servers' own, by the \
-         model, of all servers until background work had settled, at {:.0} % of the peak in all-high",
+         model, of all servers until background work had settled, at {:.0} % of the peak in the first mode",
         report.servers - 1,
         report.cores,
         report.core_speed,
@@ -273,7 +328,15 @@ fn about(report: &ConcertoReport) -> String {
 
 /// The report for people.
 pub fn text(report: &ConcertoReport) -> String {
-    let mut text = format!("{}\n\n{}\n{}", about(report), runs(report).text(), compared(report).text());
+    let mut text = format!("{}\n", about(report));
+    for (is_empty, table) in [(report.modes.is_empty(), runs(report)), (report.summary.is_empty(), compared(report))] {
+        if !is_empty {
+            text += &format!("\n{}", table.text());
+        }
+    }
+    if let Some(comparison) = &report.comparison {
+        text += &format!("\n{}\n{}\n", sides(comparison).text(), ratios(comparison));
+    }
     for (figure, why) in &report.unavailable {
         text += &format!("\nnote: no {figure}: {why}\n");
     }
@@ -282,6 +345,10 @@ pub fn text(report: &ConcertoReport) -> String {
 
 /// The whole page.
 pub fn html(report: &ConcertoReport, header: &PageHeader<'_>) -> String {
+    let beside = report.comparison.as_ref().map_or_else(String::new, |comparison| {
+        let (table, ratios) = (sides(comparison).html(), ratios(comparison));
+        format!("<h2>Beside servers without copies</h2>{table}<p>{}.</p>", escaped(&ratios))
+    });
     let notes: String = report
         .unavailable
         .iter()
@@ -291,7 +358,7 @@ pub fn html(report: &ConcertoReport, header: &PageHeader<'_>) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>Ecotone lab: modes of power</title><style>{STYLE}</style></head>\n<body><main><h1>Modes of power</h1>\
-         <p>{}.</p><p class=\"note\">{}, {}</p><h2>By all-high</h2>{}<h2>Each workload</h2>{}{notes}</main>\
+         <p>{}.</p><p class=\"note\">{}, {}</p><h2>By all-high</h2>{}{beside}<h2>Each workload</h2>{}{notes}</main>\
          <footer>Ecotone lab. Joules come from a model, not from a meter. Servers were emulated on one machine.</footer></body></html>\n",
         escaped(&about(report)),
         escaped(header.command),
@@ -303,6 +370,7 @@ pub fn html(report: &ConcertoReport, header: &PageHeader<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::compare::Side;
     use super::*;
 
     fn run(mode: &str, workload: &str, joules: f64, idle: f64, seconds: f64, peak: f64) -> ModeRun {
@@ -318,7 +386,9 @@ mod tests {
             uj_per_op: joules * 1e3,
             joules_by_duty: BTreeMap::from([("idle".to_owned(), idle), ("foreground".to_owned(), joules - idle)]),
             lag_ms_p99: (workload == "set").then_some(joules),
-            replica_reads_per_s: None,
+            replica_reads_per_s: (workload == "get").then_some(peak),
+            replica_reads_unseparated_per_s: (workload == "get" && mode == "concerto").then_some(peak * 0.8),
+            missed: 0,
             frequency_mhz: BTreeMap::new(),
             race_to_idle_joules: None,
         }
@@ -326,12 +396,14 @@ mod tests {
 
     fn report() -> ConcertoReport {
         let options = ConcertoOptions::new().unwrap();
-        let mut report = ConcertoReport::of(Host::here(), &options, 0.2);
+        let mut report = ConcertoReport::of(Host::here(), &options, 0.2, &PStateTable::xeon_silver_4114());
         report.modes = vec![
             run("all-high", "set", 100.0, 40.0, 10.0, 1000.0),
             run("concerto", "set", 70.0, 44.0, 11.0, 980.0),
             run("all-high", "ycsb-c", 50.0, 40.0, 10.0, 2000.0),
             run("concerto", "ycsb-c", 49.0, 40.0, 10.0, 2000.0),
+            run("all-high", "get", 10.0, 4.0, 10.0, 3000.0),
+            run("concerto", "get", 8.0, 4.0, 10.0, 2940.0),
         ];
         report.finish();
         report
@@ -347,19 +419,44 @@ mod tests {
         assert!((set.joules - 0.7).abs() < 1e-9 && (set.active_joules - 26.0 / 60.0).abs() < 1e-9);
         assert!((set.peak_ops - 0.98).abs() < 1e-9 && set.lag_ms_p99 == Some(70.0));
         let all = of("all").unwrap();
-        assert!((all.joules - (0.7 + 0.98) / 2.0).abs() < 1e-9);
-        assert_eq!(all.beats_race_to_idle, (2, 2));
-        assert!(of("get").is_none() && report.summary.iter().all(|of| of.mode != "all-low"), "nobody ran it");
-        assert!(report.unavailable.contains_key("replica_reads_per_s"));
+        assert!((all.joules - (0.7 + 0.98 + 0.8) / 3.0).abs() < 1e-9);
+        assert_eq!(all.beats_race_to_idle, (3, 3));
+        assert!(report.summary.iter().all(|of| of.mode != "all-low"), "nobody ran it");
+        // Reads at replicas are compared with those of all-high, on fast cores and on slow ones.
+        let get = of("get").unwrap();
+        assert!((get.replica_reads.unwrap() - 0.98).abs() < 1e-9);
+        assert!((get.replica_reads_unseparated.unwrap() - 0.98 * 0.8).abs() < 1e-9);
+        assert!(report.unavailable.is_empty());
+        let mut none = report.clone();
+        none.modes.iter_mut().for_each(|run| run.replica_reads_per_s = None);
+        none.finish();
+        assert!(none.unavailable.contains_key("replica_reads_per_s"));
     }
 
     #[test]
     fn text_and_page_have_every_run_and_the_papers_figures() {
-        let report = report();
+        let mut report = report();
+        let side =
+            |servers, joules: f64| Side { servers, seconds: 9.0, joules, active_joules: joules, uj_per_op: joules };
+        report.comparison = Some(Comparison {
+            value_bytes: 1024,
+            ops: 700,
+            offered_ops_per_s: 70.0,
+            copies: side(3, 30.0),
+            plain: side(3, 90.0),
+            single: side(1, 25.0),
+            copies_to_plain: 0.333,
+            copies_to_plain_active: 0.25,
+            efficiency_to_single: 0.833,
+            efficiency_to_single_active: 0.9,
+        });
+        report.unavailable.insert("replica_reads_per_s".to_owned(), "nobody answers".to_owned());
         let header = PageHeader { command: "ecotone lab concerto <&>", date: "today" };
         for shown in [text(&report), html(&report, &header)] {
             assert_eq!(shown.matches("ycsb-c").count(), 2);
             assert!(shown.contains("-44 % on average") && shown.contains("replica_reads_per_s"));
+            assert!(shown.contains("three plain servers: 0.33, 0.25 without idle (goal: at most 0.35)"), "{shown}");
+            assert!(shown.contains("one server: 0.83, 0.90 without idle (goal: at least 0.79)"), "{shown}");
             assert!(!shown.contains("<&>"));
         }
     }
