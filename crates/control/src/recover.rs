@@ -1,4 +1,5 @@
-//! How a federation's log begins: new, from an export, or by force after most voters are lost.
+//! How a federation's log begins: new, with the shards of a backup, from an export, or by force after
+//! most voters are lost.
 //!
 //! Each begins at index 1 or behind what was there, with one voter. By force, and from an export,
 //! the generation rises: servers of the old one do not speak with the new, and whatever most of the
@@ -15,15 +16,17 @@
 //! random: neither takes what the other says. Tokens that
 //! lost entries have spent are good again for the rest of their hour.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use raft::eraftpb::Snapshot;
 
 use crate::codec::Malformed;
-use crate::entry::Proposal;
+use crate::entry::{NewServer, Proposal};
 use crate::error::Error;
-use crate::ids::{FederationId, HistoryId, MemberId};
+use crate::ids::{Epoch, FederationId, HistoryId, MemberId, ShardId};
 use crate::log::{Content, Identity};
 use crate::machine::Machine;
-use crate::map::Map;
+use crate::map::{MAX_SETTINGS, MAX_SHARDS, Map, Role, ServerState, Shard, SlotRange};
 
 /// Numbers of servers, and of shards, that a new generation leaves out: more than were given by
 /// entries that this server had not heard of. It follows most voters closely, and a federation has
@@ -34,6 +37,53 @@ pub const SKIPPED_NUMBERS: u32 = 4_096;
 /// [`crate::entry::Entry::Found`].
 pub fn found(federation: FederationId) -> Snapshot {
     begin(&Map::new(federation), MemberId(1), 1, 1)
+}
+
+/// The beginning of a new federation that has data already: what a backup of another one holds. Its
+/// only server is the primary of all shards, which keep their numbers and slots. Nothing else of the
+/// old federation is in it: other servers, epochs, tokens and its authority are not.
+///
+/// # Errors
+/// Which invariant of a map does not hold, in words.
+pub fn restored(
+    federation: FederationId,
+    server: &NewServer,
+    authority: Vec<u8>,
+    shards: &BTreeMap<ShardId, Vec<SlotRange>>,
+    settings: BTreeMap<String, String>,
+) -> Result<Snapshot, String> {
+    let member = MemberId(1);
+    if server.role == Role::Witness {
+        return Err("a witness holds no shards".into());
+    }
+    if shards.is_empty() || shards.len() > MAX_SHARDS || settings.len() > MAX_SETTINGS {
+        return Err(format!("a federation has 1 to {MAX_SHARDS} shards, and {MAX_SETTINGS} settings at most"));
+    }
+    let last = shards.last_key_value().map_or(0, |(last, _)| last.0);
+    let own = BTreeSet::from([member]);
+    let shard = |slots: &Vec<SlotRange>| Shard {
+        slots: slots.clone(),
+        copies: own.clone(),
+        in_sync: own.clone(),
+        primary: Some(member),
+        epoch: Epoch(1),
+        set_version: 1,
+    };
+    let map = Map {
+        version: 1,
+        // As for one that begins with nothing: the highest level that its only server knows.
+        feature_level: server.features.max,
+        next_member: member.0 + 1,
+        next_shard: last.checked_add(1).ok_or("no numbers of shards are left")?,
+        servers: BTreeMap::from([(member, server.in_state(ServerState::Active))]),
+        shards: shards.iter().map(|(id, slots)| (*id, shard(slots))).collect(),
+        settings,
+        authority: Some(authority),
+        ..Map::new(federation)
+    };
+    // What is written here is read by `Map::decode`, which checks the rest.
+    Map::decode(&map.encode()).map_err(|why| why.to_string())?;
+    Ok(begin(&map, member, 1, 1))
 }
 
 /// Whether a server votes alone, and so has decided all that its log holds: the log of one that is
@@ -127,6 +177,54 @@ mod tests {
 
     use super::*;
     use crate::ids::DirectoryId;
+    use crate::map::{Addresses, Features};
+
+    fn first(role: Role) -> NewServer {
+        NewServer {
+            directory: DirectoryId([1; 16]),
+            name: ecotone_types::ServerId::new("first").unwrap(),
+            addresses: Addresses::default(),
+            zone: "north".into(),
+            role,
+            features: Features { min: 1, max: 2 },
+        }
+    }
+
+    #[test]
+    fn what_is_restored_is_a_federation_of_one_that_gives_no_number_of_a_shard_again() {
+        let range = |first, last| SlotRange { first, last };
+        let shards = BTreeMap::from([
+            (ShardId(3), vec![range(8000, 16_383)]),
+            (ShardId(9), vec![range(0, 99), range(100, 7999)]),
+        ]);
+        let settings = BTreeMap::from([("replication.copies".to_owned(), "1".to_owned())]);
+        let begun = |shards: &BTreeMap<_, _>, role| {
+            restored(FederationId([5; 8]), &first(role), vec![1, 2], shards, settings.clone())
+        };
+        let snapshot = begun(&shards, Role::Data).unwrap();
+        let map = Map::decode(&snapshot.data).unwrap();
+        assert_eq!((map.federation, map.history, map.generation), (FederationId([5; 8]), HistoryId([5; 8]), 1));
+        assert_eq!((map.next_member, map.next_shard, map.feature_level), (2, 10, 2));
+        assert_eq!((map.authority.as_deref(), &map.settings), (Some(&[1, 2][..]), &settings));
+        for (id, shard) in &map.shards {
+            assert_eq!((&shard.slots, shard.primary, shard.epoch), (&shards[id], Some(MemberId(1)), Epoch(1)));
+            assert_eq!((shard.copies.len(), &shard.in_sync), (1, &shard.copies));
+        }
+        assert_eq!(snapshot.get_metadata().get_conf_state().voters, [1]);
+        // It goes on like any other: nobody founds it once more, and the next server is the second.
+        let mut machine = Machine::new(map, 1);
+        let founds = crate::entry::Entry::Found { server: first(Role::Data), authority: None, with_shard: true };
+        let outcome = machine.apply(2, &Proposal { by: MemberId(1), entry: founds });
+        assert_eq!((outcome, machine.map().shards.len()), (crate::machine::Outcome::Unchanged, 2));
+        // What makes no map is refused: a slot that is nobody's, a number that is none, nothing, a
+        // witness.
+        let without = BTreeMap::from([(ShardId(3), shards[&ShardId(3)].clone())]);
+        assert!(begun(&without, Role::Data).unwrap_err().contains("slots 8000"));
+        let zero = BTreeMap::from([(ShardId(0), vec![range(0, 16_383)])]);
+        begun(&zero, Role::Data).unwrap_err();
+        begun(&BTreeMap::new(), Role::Data).unwrap_err();
+        begun(&shards, Role::Witness).unwrap_err();
+    }
 
     #[test]
     fn who_may_have_got_other_voters_is_not_known_to_vote_alone() {

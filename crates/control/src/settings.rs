@@ -30,7 +30,8 @@ pub const MAX_CAP_WATTS: u64 = 1_000_000_000;
 /// How many copies each shard should have.
 pub const COPIES: &str = "replication.copies";
 const LEVEL: &str = "replication.level";
-const MIN_IN_SYNC: &str = "replication.min_in_sync";
+/// How many copies must be in sync for level `all`.
+pub const MIN_IN_SYNC: &str = "replication.min_in_sync";
 const MAX_LAG_BYTES: &str = "replication.max_lag_bytes";
 const MAX_STALENESS_MS: &str = "replication.max_staleness_ms";
 const SEED_BYTES_PER_S: &str = "replication.seed_bytes_per_s";

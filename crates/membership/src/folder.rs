@@ -1,15 +1,17 @@
-//! The log of a server that does not run: found a federation, begin a server's log, begin a
-//! federation's log anew by force, and write the map out and take it in.
+//! The log of a server that does not run: found a federation, with nothing or with the shards of a
+//! backup, begin a server's log, begin a federation's log anew by force, and write the map out and
+//! take it in.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ecotone_control::entry::{Entry, NewServer, Proposal};
-use ecotone_control::ids::{DirectoryId, FederationId, HistoryId, MemberId};
+use ecotone_control::ids::{DirectoryId, FederationId, HistoryId, MemberId, ShardId};
 use ecotone_control::log::{self, Content, Identity, Log};
 use ecotone_control::machine::Outcome;
-use ecotone_control::map::Map;
+use ecotone_control::map::{Map, SlotRange};
 use ecotone_control::node::{Command, Event, Node};
 use ecotone_control::{Snapshot, recover};
 use ecotone_identity::names::random;
@@ -124,6 +126,37 @@ pub fn found(
         }
     }
     Err(Error::NotDecided("a federation of one did not come to lead itself".into()))
+}
+
+/// Founds a federation with `server` as its first, which holds these shards already: those of a
+/// backup of another federation. Its log begins, and is durable when this returns. A log of this
+/// server that is there already stays.
+///
+/// # Errors
+/// [`Error::Usage`] where shards and settings make no map; [`Error::Log`] if there is a log of
+/// another server, or the disk fails.
+pub fn found_restored(
+    path: &Path,
+    federation: FederationId,
+    server: &NewServer,
+    authority: Vec<u8>,
+    shards: &BTreeMap<ShardId, Vec<SlotRange>>,
+    settings: BTreeMap<String, String>,
+) -> Result<()> {
+    let history = HistoryId(federation.0);
+    let identity = Identity { federation, generation: 1, history, member: MemberId(1), directory: server.directory };
+    if is_there(path) {
+        // Interrupted: it is written with its last step, and so it is whole.
+        let Opened { content, .. } = open(path)?;
+        return match content.identity == identity {
+            true => Ok(()),
+            false => Err(log_error(path)(log::LogError::Exists(content.identity.member))),
+        };
+    }
+    let snapshot = recover::restored(federation, server, authority, shards, settings)
+        .map_err(|why| Error::Usage(format!("no federation can begin with these shards: {why}")))?;
+    log::create(storage(path)?, identity, snapshot).map_err(log_error(path))?;
+    Ok(())
 }
 
 /// Runs a node alone. Returns the outcome of a proposal, once it is decided.
