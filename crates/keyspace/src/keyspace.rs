@@ -260,6 +260,12 @@ impl Keyspace {
         stores.next().filter(|_| stores.next().is_none())
     }
 
+    /// The store of a shard that is held, and what replies wait for where it has copies elsewhere.
+    pub fn store_of(&self, id: ShardId) -> Option<(Arc<Store>, Option<Arc<dyn CommitGate>>)> {
+        let found = |shard: &Shard| (shard.store().clone(), shard.gate().cloned());
+        self.shards.look(|newest| newest.all().find(|shard| shard.id() == id && shard.is_held()).map(found))
+    }
+
     /// Whether this is the store of a shard that is held.
     pub fn has_store(&self, store: &Store) -> bool {
         self.shards.look(|newest| newest.all().any(|shard| std::ptr::eq(&**shard.store(), store)))

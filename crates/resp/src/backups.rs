@@ -1,5 +1,8 @@
-//! Backups that clients take away (`BACKUP`): checkpoints of the store that are held while somebody
-//! copies their files.
+//! Backups that clients take away (`BACKUP`): checkpoints of the store, or of that of one shard, that
+//! are held while somebody copies their files.
+//!
+//! Of a shard with copies only the primary is backed up, and only while it has its lease once the
+//! checkpoint is made: then nobody else has acknowledged anything before, and all that was is in it.
 //!
 //! Bounds: [`MAX_HELD`] checkpoints at a time. One of which nothing was asked for [`MAX_IDLE`]
 //! ends; so do all while the store refuses writes for want of space, since what they hold cannot be
@@ -21,7 +24,8 @@ use ecotone_engine::{Error as StoreError, HeldCheckpoint, Store};
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 
-use ecotone_keyspace::Keyspace;
+use ecotone_keyspace::gate::{CommitGate, Level, Place, Refused};
+use ecotone_keyspace::{Keyspace, ShardId};
 
 /// Checkpoints that are held at a time, `BGSAVE`'s included.
 pub const MAX_HELD: usize = 4;
@@ -74,6 +78,15 @@ pub struct BackupCounts {
     pub last_completed_s: AtomicU64,
 }
 
+/// What a backup is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackedUp {
+    /// The only store that the server has.
+    OnlyStore,
+    /// This shard's, of which the server is the primary.
+    Shard(ShardId),
+}
+
 /// A backup that is being made: the store as it was when it began.
 #[derive(Debug)]
 pub struct BackupSnapshot {
@@ -83,6 +96,8 @@ pub struct BackupSnapshot {
     pub time_ms: u64,
     /// The [lineage](ecotone_engine::Store::lineage) of the store.
     pub store: String,
+    /// Where the shard has copies: all that was written up to here is in it.
+    pub place: Option<Place>,
     /// Its files.
     pub checkpoint: HeldCheckpoint,
     asked: Mutex<Instant>,
@@ -106,9 +121,13 @@ pub enum BackupError {
     Unknown,
     /// A backup is of one store.
     #[error(
-        "a backup is of one store, and this server holds {0} shards, each with one: stop the server and copy its whole folder"
+        "this is a backup of one store, and this server holds {0} shards, each with one: back the federation up with `ecotone cluster \
+         backup`, which takes all shards, or name one (BACKUP BEGIN SHARD)"
     )]
     NotOneStore(usize),
+    /// Another server has what was acknowledged, or may have.
+    #[error("{0} cannot be backed up here: {1}; ask the server that FEDERATION STATUS names as its primary")]
+    NotPrimary(ShardId, &'static str),
     /// The store could not do it.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -134,7 +153,7 @@ impl Backups {
     /// # Errors
     ///
     /// See [`BackupError`].
-    pub fn begin(self: &Arc<Self>, keyspace: &Arc<Keyspace>) -> Result<Arc<BackupSnapshot>, BackupError> {
+    pub fn begin(self: &Arc<Self>, keyspace: &Arc<Keyspace>, of: BackedUp) -> Result<Arc<BackupSnapshot>, BackupError> {
         let (begun, yields) = {
             let mut state = self.state.lock();
             if state.has_stopped {
@@ -151,14 +170,22 @@ impl Backups {
         if let Some(yields) = yields {
             self.give_up(&yields, "another was begun, and there was no other place");
         }
-        let store = keyspace.only_store().ok_or_else(|| BackupError::NotOneStore(keyspace.stores().count()))?;
+        let (store, gate) = match of {
+            BackedUp::OnlyStore => (keyspace.only_store().ok_or_else(|| no_store(keyspace, of))?, None),
+            BackedUp::Shard(id) => keyspace.store_of(id).ok_or_else(|| no_store(keyspace, of))?,
+        };
         let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let place = gate.as_ref().map(|gate| gate.written());
         let checkpoint = store.hold_checkpoint()?;
+        if let (BackedUp::Shard(id), Some(gate), Some(place)) = (of, &gate, place) {
+            still_primary(gate.as_ref(), place).map_err(|why| BackupError::NotPrimary(id, why))?;
+        }
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let held = Arc::new(BackupSnapshot {
             id: format!("{time_ms:x}-{}", NEXT.fetch_add(1, Ordering::Relaxed)),
             time_ms,
             store: store.lineage()?,
+            place,
             checkpoint,
             asked: Mutex::new(Instant::now()),
         });
@@ -167,7 +194,7 @@ impl Backups {
             return Err(BackupError::Stops);
         }
         if !keyspace.has_store(&store) {
-            return Err(BackupError::NotOneStore(keyspace.stores().count()));
+            return Err(no_store(keyspace, of));
         }
         state.watch(self, keyspace)?;
         state.held.push(held.clone());
@@ -316,6 +343,27 @@ impl Backups {
     }
 }
 
+/// Why what was asked for is not there.
+fn no_store(keyspace: &Keyspace, of: BackedUp) -> BackupError {
+    match of {
+        BackedUp::OnlyStore => BackupError::NotOneStore(keyspace.stores().count()),
+        BackedUp::Shard(id) => BackupError::NotPrimary(id, "this server is not its primary"),
+    }
+}
+
+/// Whether nobody else can have acknowledged anything by now: to be asked once the checkpoint is
+/// made, of which `place` was there before.
+fn still_primary(gate: &dyn CommitGate, place: Place) -> Result<(), &'static str> {
+    // How many copies are in sync says what may be acknowledged, and not what is here.
+    match gate.answerable(Level::One) {
+        Ok(answerable) if answerable.epoch == place.epoch && place.number != u64::MAX => Ok(()),
+        Err(Refused::NoLease) => {
+            Err("this server has lost touch with the other copies, and another one may be the primary by now")
+        }
+        Ok(_) | Err(_) => Err("this server is not its primary any more"),
+    }
+}
+
 impl State {
     /// The one that gives its place to another.
     fn max_idle(&self) -> Option<Arc<BackupSnapshot>> {
@@ -368,6 +416,7 @@ mod tests {
     use std::path::Path;
 
     use ecotone_engine::{CHECKPOINTS_DIRECTORY, Durability, OpenMode, Store, StoreSettings};
+    use ecotone_keyspace::OpenShard;
 
     use super::*;
 
@@ -398,8 +447,8 @@ mod tests {
     fn only_so_many_are_held_and_one_that_rests_gives_its_place() {
         let directory = tempfile::tempdir().unwrap();
         let (keyspace, backups) = (keyspace(directory.path()), Arc::new(Backups::default()));
-        let held: Vec<_> = (0..MAX_HELD).map(|_| backups.begin(&keyspace).unwrap()).collect();
-        assert!(matches!(backups.begin(&keyspace), Err(BackupError::TooMany)));
+        let held: Vec<_> = (0..MAX_HELD).map(|_| backups.begin(&keyspace, BackedUp::OnlyStore).unwrap()).collect();
+        assert!(matches!(backups.begin(&keyspace, BackedUp::OnlyStore), Err(BackupError::TooMany)));
         assert_eq!(checkpoints(directory.path()), MAX_HELD);
         let (first, second) = (held[0].id.clone(), held[1].id.clone());
         rests(&held[0], YIELDS_AFTER);
@@ -408,7 +457,7 @@ mod tests {
         rests(&held[2], 2 * YIELDS_AFTER);
         backups.find(held[2].id.as_bytes()).unwrap();
         drop(held);
-        backups.begin(&keyspace).unwrap();
+        backups.begin(&keyspace, BackedUp::OnlyStore).unwrap();
         assert!(backups.find(first.as_bytes()).is_ok());
         assert!(matches!(backups.find(second.as_bytes()), Err(BackupError::Unknown)));
         assert_eq!(checkpoints(directory.path()), MAX_HELD);
@@ -417,7 +466,7 @@ mod tests {
         assert_eq!((backups.held(), checkpoints(directory.path())), (MAX_HELD - 1, MAX_HELD - 1));
         backups.finish();
         assert_eq!((backups.held(), checkpoints(directory.path())), (0, 0));
-        assert!(matches!(backups.begin(&keyspace), Err(BackupError::Stops)));
+        assert!(matches!(backups.begin(&keyspace, BackedUp::OnlyStore), Err(BackupError::Stops)));
         let counts = &backups.counts;
         let counts = [&counts.completed, &counts.given_up].map(|count| count.load(Ordering::Relaxed));
         assert_eq!(counts, [1, MAX_HELD as u64]);
@@ -428,7 +477,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (keyspace, backups) = (keyspace(directory.path()), Arc::new(Backups::default()));
         keyspace.only_store().unwrap().put(b"k", b"value").unwrap();
-        let (one, other) = (backups.begin(&keyspace).unwrap(), backups.begin(&keyspace).unwrap());
+        let (one, other) = (
+            backups.begin(&keyspace, BackedUp::OnlyStore).unwrap(),
+            backups.begin(&keyspace, BackedUp::OnlyStore).unwrap(),
+        );
         rests(&one, MAX_IDLE);
         backups.read(&other, "STORE", 0, 10).unwrap();
         assert!(backups.look(&Arc::downgrade(&keyspace)));
@@ -443,5 +495,84 @@ mod tests {
         // A keyspace and backups that go without a word leave nothing, either.
         drop((other, backups));
         until_held(directory.path(), 0);
+    }
+
+    /// A gate that answers what it is given.
+    #[derive(Debug)]
+    struct Given(Mutex<(Place, Result<Place, Refused>)>);
+
+    impl CommitGate for Given {
+        fn written(&self) -> Place {
+            self.0.lock().0
+        }
+
+        fn answerable(&self, level: Level) -> Result<Place, Refused> {
+            assert_eq!(level, Level::One, "how many copies are in sync does not matter");
+            self.0.lock().1
+        }
+
+        fn takes_writes(&self) -> bool {
+            true
+        }
+
+        fn level(&self) -> Level {
+            Level::All
+        }
+
+        fn copies_with(&self, _: Place, _: bool) -> usize {
+            0
+        }
+
+        fn clock_limit_ms(&self) -> u64 {
+            u64::MAX
+        }
+
+        fn wakes(&self, _: &Arc<dyn Fn() + Send + Sync>) {}
+    }
+
+    #[test]
+    fn a_shard_is_backed_up_by_its_primary_only_and_at_its_position() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = |name: &str| {
+            let path = directory.path().join(name);
+            Arc::new(Store::open(&path, OpenMode::CreateOrOpen, StoreSettings::default()).unwrap())
+        };
+        let place = |epoch, number| Place { epoch, number };
+        let gate = Arc::new(Given(Mutex::new((place(3, 7), Ok(place(3, 2))))));
+        let shard = |id, slots, name, gate| OpenShard { id: ShardId(id), slots, store: store(name), gate };
+        let gated: Option<Arc<dyn CommitGate>> = Some(gate.clone());
+        let shards = vec![shard(2, vec![(0, 99)], "2", gated), shard(5, vec![(100, 16_383)], "5", None)];
+        let keyspace = Keyspace::open_shards(shards, Durability::EverySecond).unwrap();
+        let backups = Arc::new(Backups::default());
+        let begin = |shard| backups.begin(&keyspace, BackedUp::Shard(ShardId(shard)));
+        // What a minority lacks is here, so the position is that of what was written.
+        let held = begin(2).unwrap();
+        assert_eq!(held.place, Some(place(3, 7)));
+        assert!(held.checkpoint.is_of(&keyspace.store_of(ShardId(2)).unwrap().0));
+        // A shard with one copy has none.
+        assert_eq!(begin(5).unwrap().place, None);
+        assert!(matches!(backups.begin(&keyspace, BackedUp::OnlyStore), Err(BackupError::NotOneStore(2))));
+        drop(held);
+        // Who has no lease, is in another epoch, or wrote what has no position, may lack what was
+        // acknowledged, or be somewhere else: and holds nothing then.
+        let held = backups.held();
+        for (written, answerable) in [
+            (place(3, 7), Err(Refused::NoLease)),
+            (place(3, 7), Err(Refused::NotPrimary)),
+            (place(3, 7), Ok(place(4, 0))),
+            (place(3, u64::MAX), Ok(place(3, 2))),
+        ] {
+            *gate.0.lock() = (written, answerable);
+            let refused = begin(2);
+            assert!(matches!(refused, Err(BackupError::NotPrimary(ShardId(2), _))), "{answerable:?}: {refused:?}");
+        }
+        assert!(matches!(begin(9), Err(BackupError::NotPrimary(ShardId(9), _))));
+        assert_eq!(backups.held(), held);
+        until_held(&directory.path().join("2"), 1);
+        // A shard that is given up takes its backups along.
+        *gate.0.lock() = (place(3, 7), Ok(place(3, 7)));
+        keyspace.give_up_shard(ShardId(2)).unwrap();
+        assert!(matches!(begin(2), Err(BackupError::NotPrimary(..))));
+        backups.finish();
     }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ecotone_engine::Error as StoreError;
 use parking_lot::Mutex;
 
-use crate::backups::{BackupError, Backups};
+use crate::backups::{BackedUp, BackupError, Backups};
 use crate::host::BackupTarget;
 use ecotone_keyspace::Keyspace;
 
@@ -184,7 +184,7 @@ impl Running {
         target: &dyn BackupTarget,
     ) -> Result<(), SaveError> {
         let keys_written = keyspace.keys_written();
-        let held = backups.begin(keyspace)?;
+        let held = backups.begin(keyspace, BackedUp::OnlyStore)?;
         let id = held.id.as_bytes();
         // It may be given up meanwhile: for want of space, or since it takes too long to write a
         // file.

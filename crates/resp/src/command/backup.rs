@@ -1,14 +1,15 @@
 //! BACKUP: how `ecotone backup` takes a copy of the store through a client's connection. Redis has
 //! no such command.
 //!
-//! `BEGIN` holds a checkpoint; `FILES` lists its files, `READ` returns their bytes; `END` releases
+//! `BEGIN` holds a checkpoint, of the only store or of that of a shard; `FILES` lists its files, `READ` returns their bytes; `END` releases
 //! it. All of it is for who runs the server: what is read are files as they are, with all keys and
 //! values. See [`crate::backups`] for the bounds.
 
 use super::entry::{container, help, plain};
 use super::{Call, Command, flag};
-use crate::backups::{BackupError, MAX_HASHED_BYTES, MAX_IDLE, MAX_READ_BYTES, sha256};
+use crate::backups::{BackedUp, BackupError, MAX_HASHED_BYTES, MAX_IDLE, MAX_READ_BYTES, sha256};
 use crate::protocol::number::parse_integer;
+use ecotone_keyspace::ShardId;
 use ecotone_keyspace::error::{Failure, Outcome, texts};
 
 /// Files in one reply.
@@ -41,11 +42,11 @@ pub const COMMANDS: &[Command] = &[container(
 const SUBCOMMANDS: &[Command] = &[
     subcommand(
         "backup|begin",
-        2,
+        -2,
         ADMIN,
-        "",
+        "[SHARD shard:integer]",
         "O(N) where N is the number of files",
-        "Holds the store as it is now, to be copied.",
+        "Holds the store, or that of a shard, as it is now, to be copied.",
         begin,
     ),
     subcommand(
@@ -99,15 +100,31 @@ impl From<BackupError> for Failure {
     fn from(error: BackupError) -> Self {
         match error {
             BackupError::Store(error) => error.into(),
-            error @ BackupError::Unknown => Self::with(format!("NOBACKUP {error}")),
+            error @ (BackupError::Unknown | BackupError::Stops | BackupError::NotPrimary(..)) => {
+                Self::with(format!("NOBACKUP {error}"))
+            }
             error => Self::with(format!("ERR {error}")),
         }
     }
 }
 
 fn begin(call: &mut Call<'_>) -> Outcome {
-    let held = call.service.backups.begin(&call.service.keyspace)?;
-    call.reply.map(7);
+    let of = match call.arguments[2..] {
+        [] => BackedUp::OnlyStore,
+        [option, shard] if option.eq_ignore_ascii_case(b"SHARD") => {
+            let shard = u32::try_from(number(shard)?).map_err(|_| texts::OUT_OF_RANGE_POSITIVE)?;
+            BackedUp::Shard(ShardId(shard))
+        }
+        _ => return Err(texts::SYNTAX),
+    };
+    let held = call.service.backups.begin(&call.service.keyspace, of)?;
+    // What has no position is of a shard without copies, or of no federation.
+    let place = held.place.map(|place| [("epoch", place.epoch), ("number", place.number)]);
+    call.reply.map(if place.is_some() { 9 } else { 7 });
+    for (name, number) in place.into_iter().flatten() {
+        call.reply.bulk_text(name);
+        call.reply.integer(number as i64);
+    }
     for (name, number) in [
         ("time_ms", held.time_ms),
         ("files", held.checkpoint.files().len() as u64),
@@ -187,8 +204,9 @@ fn backup_help(call: &mut Call<'_>) -> Outcome {
     help(
         call,
         &[
-            "BEGIN",
-            "    Hold the store as it is now. Use `ecotone backup`, which copies all of it.",
+            "BEGIN [SHARD <shard>]",
+            "    Hold the store, or that of a shard whose primary is here, as it is now. Use `ecotone backup`, or",
+            "    `ecotone cluster backup` for all shards, which copy all of it.",
             "FILES <id> <first> <count>",
             "    Return path, bytes and stamp of files, at most 1000.",
             "READ <id> <path> <offset> <bytes>",
