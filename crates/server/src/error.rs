@@ -72,6 +72,9 @@ pub enum BackupError {
     /// What is to be copied cannot be had: says why, and what to do.
     #[error("{0}")]
     Source(String),
+    /// Who was asked has it no more, or cannot be asked: another server may have it by now. Says why.
+    #[error("{0}")]
+    Gone(String),
     /// What lies in the folder of backups is not what was written.
     #[error("{0}")]
     Damaged(String),

@@ -108,8 +108,9 @@ pub fn back_up(
     let began = Instant::now();
     let repository = Repository::create_or_open(directory)?;
     let begun = source.begin()?;
-    let limiter = Limiter::new(options.limit_bytes_per_s, goes_on);
-    let copied = Copying::new(&repository, source, limiter, &begun, progress).and_then(|mut copying| {
+    let mut limiter = Limiter::new(options.limit_bytes_per_s, goes_on);
+    let copied = Known::read(&repository, &begun.store).and_then(|mut known| {
+        let mut copying = Copying::new(&repository, source, &mut limiter, &mut known, "", &begun, progress);
         let files = copying.all(&begun.files)?;
         Ok((files, copying.at, copying.counts))
     });
@@ -124,6 +125,7 @@ pub fn back_up(
             bytes: at.bytes,
             new_bytes: at.new_bytes,
             files,
+            federation: None,
         };
         repository.commit(&manifest).map(|()| (manifest, at, counts))
     });
@@ -133,26 +135,38 @@ pub fn back_up(
     }
     let (manifest, at, Counts { new_files, compared_bytes, resumed_bytes }) = manifest?;
     repository.forget_partial()?;
+    Ok(report(&repository, &manifest, at, &Counts { new_files, compared_bytes, resumed_bytes }, options, began))
+}
+
+/// What a backup that is there came to, once old ones are removed.
+pub(super) fn report(
+    repository: &Repository,
+    manifest: &Manifest,
+    at: CopyProgress,
+    counts: &Counts,
+    options: BackupOptions,
+    began: Instant,
+) -> BackupReport {
     // The backup is there, whatever becomes of old ones.
     let (pruned, not_removed) = match repository.prune(&manifest.store, options.keep) {
         Ok(pruned) => (pruned, None),
         Err(error) => (Pruned::default(), Some(error.to_string())),
     };
-    Ok(BackupReport {
-        id: manifest.id,
+    BackupReport {
+        id: manifest.id.clone(),
         time_ms: manifest.time_ms,
         files: at.files,
         bytes: at.bytes,
-        new_files,
+        new_files: counts.new_files,
         new_bytes: at.new_bytes,
-        compared_bytes,
-        resumed_bytes,
+        compared_bytes: counts.compared_bytes,
+        resumed_bytes: counts.resumed_bytes,
         took_ms: began.elapsed().as_millis() as u64,
         removed_backups: pruned.backups,
         removed_objects: pruned.objects,
         removed_bytes: pruned.bytes,
         not_removed,
-    })
+    }
 }
 
 /// What is taken over from earlier backups is read again in one of so many, so that damage does not
@@ -167,12 +181,8 @@ struct Identity {
     stamp: String,
 }
 
-/// A copy that is under way.
-struct Copying<'c, 'g> {
-    repository: &'c Repository,
-    source: &'c mut dyn Source,
-    limiter: Limiter<'g>,
-    progress: &'c mut dyn FnMut(CopyProgress),
+/// What is in the folder already.
+pub(super) struct Known {
     /// Objects of files that were copied before.
     journalled: HashMap<Identity, String>,
     /// Counts the backups in this folder.
@@ -181,26 +191,11 @@ struct Copying<'c, 'g> {
     journal_path: PathBuf,
     /// Objects by their lengths, once somebody asked for one.
     by_bytes: Option<HashMap<u64, Vec<String>>>,
-    at: CopyProgress,
-    counts: Counts,
 }
 
-/// How files came, for the report.
-#[derive(Debug, Clone, Copy, Default)]
-struct Counts {
-    new_files: u64,
-    compared_bytes: u64,
-    resumed_bytes: u64,
-}
-
-impl<'c, 'g> Copying<'c, 'g> {
-    fn new(
-        repository: &'c Repository,
-        source: &'c mut dyn Source,
-        limiter: Limiter<'g>,
-        begun: &Begun,
-        progress: &'c mut dyn FnMut(CopyProgress),
-    ) -> Result<Self> {
+impl Known {
+    /// Of the last backup of `store`, and of one that was cut short.
+    pub(super) fn read(repository: &Repository, store: &str) -> Result<Self> {
         let mut journalled = HashMap::new();
         let mut note = |file: ManifestFile| {
             let ManifestFile { path, bytes, object, stamp } = file;
@@ -208,7 +203,7 @@ impl<'c, 'g> Copying<'c, 'g> {
         };
         // Of several the last one has what is likely to be there still.
         let mut complete = repository.entries()?.into_iter().filter_map(|entry| entry.manifest.ok());
-        if let Some(last) = complete.rfind(|manifest| manifest.store == begun.store) {
+        if let Some(last) = complete.rfind(|manifest| manifest.store == store) {
             last.files.into_iter().for_each(&mut note);
         }
         let journal_path = repository.partial().join(JOURNAL);
@@ -220,27 +215,83 @@ impl<'c, 'g> Copying<'c, 'g> {
         // A line that was cut off says nothing.
         let lines = journal.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
         lines.filter_map(|line| serde_json::from_str::<ManifestFile>(line).ok()).for_each(&mut note);
+        let number = repository.last_number()?.unwrap_or(0);
+        Ok(Self { journalled, number, journal: None, journal_path, by_bytes: None })
+    }
+
+    /// Objects that have come since may hold what another server has.
+    pub(super) fn look_again(&mut self) {
+        self.by_bytes = None;
+    }
+
+    /// A file has come: the next try finds it, if this one is cut short.
+    fn note(&mut self, path: String, file: &SourceFile, object: &str) -> Result<()> {
+        let SourceFile { bytes, stamp, .. } = file.clone();
+        let line = ManifestFile { path, bytes, object: object.into(), stamp };
+        let failed = |error| BackupError::io("write", &self.journal_path, error);
+        let mut text = serde_json::to_vec(&line).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
+        let journal = match &mut self.journal {
+            Some(journal) => journal,
+            none => {
+                let opened = File::options().append(true).create(true).open(&self.journal_path).map_err(failed)?;
+                none.insert(opened)
+            }
+        };
+        // Not made durable: what it references is checked, and has the length that it says, or does
+        // not count.
+        journal.write_all(&text).map_err(failed)?;
+        let ManifestFile { path, bytes, object, stamp } = line;
+        self.journalled.insert(Identity { path, bytes, stamp }, object);
+        Ok(())
+    }
+}
+
+/// A copy that is under way.
+pub(super) struct Copying<'c, 'g> {
+    repository: &'c Repository,
+    source: &'c mut dyn Source,
+    limiter: &'c mut Limiter<'g>,
+    progress: &'c mut dyn FnMut(CopyProgress),
+    known: &'c mut Known,
+    /// Comes before the paths of its files in the manifest.
+    prefix: &'c str,
+    pub(super) at: CopyProgress,
+    pub(super) counts: Counts,
+}
+
+/// How files came, for the report.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) new_files: u64,
+    pub(super) compared_bytes: u64,
+    pub(super) resumed_bytes: u64,
+}
+
+impl<'c, 'g> Copying<'c, 'g> {
+    pub(super) fn new(
+        repository: &'c Repository,
+        source: &'c mut dyn Source,
+        limiter: &'c mut Limiter<'g>,
+        known: &'c mut Known,
+        prefix: &'c str,
+        begun: &Begun,
+        progress: &'c mut dyn FnMut(CopyProgress),
+    ) -> Self {
         let at = CopyProgress {
             files: begun.files.len() as u64,
             bytes: begun.files.iter().map(|file| file.bytes).sum(),
             ..CopyProgress::default()
         };
-        Ok(Self {
-            repository,
-            source,
-            limiter,
-            progress,
-            journalled,
-            number: repository.last_number()?.unwrap_or(0),
-            journal: None,
-            journal_path,
-            by_bytes: None,
-            at,
-            counts: Counts::default(),
-        })
+        Self { repository, source, limiter, progress, known, prefix, at, counts: Counts::default() }
     }
 
-    fn all(&mut self, files: &[SourceFile]) -> Result<Vec<ManifestFile>> {
+    /// The path of a file in the manifest.
+    fn named(&self, file: &SourceFile) -> String {
+        format!("{}{}", self.prefix, file.path)
+    }
+
+    pub(super) fn all(&mut self, files: &[SourceFile]) -> Result<Vec<ManifestFile>> {
         let mut copied = Vec::with_capacity(files.len());
         for file in files {
             if !is_within(&file.path) {
@@ -254,23 +305,23 @@ impl<'c, 'g> Copying<'c, 'g> {
             self.at.done_files += 1;
             self.at.done_bytes = before + file.bytes;
             (self.progress)(self.at);
-            let SourceFile { path, bytes, stamp } = file.clone();
-            copied.push(ManifestFile { path, bytes, object, stamp });
+            let SourceFile { bytes, stamp, .. } = file.clone();
+            copied.push(ManifestFile { path: self.named(file), bytes, object, stamp });
         }
         Ok(copied)
     }
 
     /// The object that holds what `file` does, if there is one.
     fn found(&mut self, file: &SourceFile) -> Result<Option<String>> {
-        let SourceFile { path, bytes, stamp } = file.clone();
+        let SourceFile { bytes, stamp, .. } = file.clone();
         let repository = self.repository;
         let objects = &repository.objects;
-        if let Some(object) = self.journalled.get(&Identity { path, bytes, stamp })
+        if let Some(object) = self.known.journalled.get(&Identity { path: self.named(file), bytes, stamp })
             && is_object(object)
             && objects.bytes(object)? == Some(bytes)
         {
             let object = object.clone();
-            let is_due = object.bytes().map(u64::from).sum::<u64>().wrapping_add(self.number) % ROUNDS == 0;
+            let is_due = object.bytes().map(u64::from).sum::<u64>().wrapping_add(self.known.number) % ROUNDS == 0;
             if !is_due && !objects.is_noted_damaged(&object) || self.is_sound(&object, bytes)? {
                 return Ok(Some(object));
             }
@@ -278,13 +329,13 @@ impl<'c, 'g> Copying<'c, 'g> {
         if bytes < MIN_COMPARED_BYTES {
             return Ok(None);
         }
-        if self.by_bytes.is_none() {
-            self.by_bytes = Some(objects.by_bytes()?);
+        if self.known.by_bytes.is_none() {
+            self.known.by_bytes = Some(objects.by_bytes()?);
         }
-        let candidates = self.by_bytes.as_ref().and_then(|by_bytes| by_bytes.get(&bytes)).cloned();
+        let candidates = self.known.by_bytes.as_ref().and_then(|by_bytes| by_bytes.get(&bytes)).cloned();
         for object in candidates.into_iter().flatten().take(MAX_CANDIDATES) {
             if self.is_same(file, &object)? {
-                self.note(file, &object)?;
+                self.known.note(self.named(file), file, &object)?;
                 return Ok(Some(object));
             }
         }
@@ -347,7 +398,7 @@ impl<'c, 'g> Copying<'c, 'g> {
     /// Reads `file`, from where an earlier try has ended.
     fn fetched(&mut self, file: &SourceFile) -> Result<String> {
         let compared = self.compared_at_once();
-        let name = sha256(format!("{}\n{}\n{}", file.path, file.bytes, file.stamp).as_bytes());
+        let name = sha256(format!("{}\n{}\n{}", self.named(file), file.bytes, file.stamp).as_bytes());
         let (directory, name) = (self.repository.partial(), &name[..PARTIAL_DIGITS]);
         let mut partial = Partial::resume(&directory, name, file.bytes, compared, &mut |from, piece| {
             let bytes = piece.len() as u64;
@@ -371,26 +422,7 @@ impl<'c, 'g> Copying<'c, 'g> {
             return Err(BackupError::Source(format!("{path} came with {has} bytes and not {}", file.bytes)));
         }
         let object = partial.finish(&self.repository.objects)?;
-        self.note(file, &object)?;
+        self.known.note(self.named(file), file, &object)?;
         Ok(object)
-    }
-
-    /// So that the next try finds it, if this one is cut short.
-    fn note(&mut self, file: &SourceFile, object: &str) -> Result<()> {
-        let SourceFile { path, bytes, stamp } = file.clone();
-        let line = ManifestFile { path, bytes, object: object.into(), stamp };
-        let failed = |error| BackupError::io("write", &self.journal_path, error);
-        let mut line = serde_json::to_vec(&line).map_err(|error| failed(error.into()))?;
-        line.push(b'\n');
-        let journal = match &mut self.journal {
-            Some(journal) => journal,
-            none => {
-                let opened = File::options().append(true).create(true).open(&self.journal_path).map_err(failed)?;
-                none.insert(opened)
-            }
-        };
-        // Not made durable: what it references is checked, and has the length that it says, or does
-        // not count.
-        journal.write_all(&line).map_err(failed)
     }
 }

@@ -47,7 +47,7 @@ impl Source for HeldSource<'_> {
         let files = self.held.checkpoint.files().iter();
         let files =
             files.map(|(path, file)| SourceFile { path: path.clone(), bytes: file.bytes, stamp: file.stamp.clone() });
-        Ok(Begun { store: self.held.store.clone(), time_ms: self.held.time_ms, files: files.collect() })
+        Ok(Begun { store: self.held.store.clone(), time_ms: self.held.time_ms, position: None, files: files.collect() })
     }
 
     fn read(

@@ -1,14 +1,28 @@
-//! What one backup consists of.
+//! What one backup consists of: of a store, or of all shards of a federation.
 //!
 //! A file of two lines of JSON: what it is about, and the SHA-256 of the first line.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
+use ecotone_engine::IDENTITY_FILE;
+use ecotone_keyspace::ShardId;
 use ecotone_resp::backups::sha256;
 use serde::{Deserialize, Serialize};
 
-/// The version of everything in a folder of backups.
+use crate::stores::ShardOptions;
+
+/// The version of a backup of one store.
 pub(super) const FORMAT: u32 = 1;
+
+/// The version of a backup of a federation, and of a folder that may hold some.
+pub(super) const FEDERATION_FORMAT: u32 = 2;
+
+/// The slots that the shards of a federation have together.
+const SLOTS: u32 = 16_384;
+
+/// With this file a folder is not a place for a new store.
+pub(super) const CURRENT: &str = "CURRENT";
 
 /// Digits of an object's name.
 const DIGEST_DIGITS: usize = 64;
@@ -22,7 +36,7 @@ pub struct Manifest {
     pub id: String,
     /// The version of the program that made it.
     pub program: String,
-    /// What its store has in common with its other backups.
+    /// What its store, or federation, has in common with its other backups.
     pub store: String,
     /// The moment that it shows, in ms since 1970.
     pub time_ms: u64,
@@ -34,12 +48,70 @@ pub struct Manifest {
     pub new_bytes: u64,
     /// Its files.
     pub files: Vec<ManifestFile>,
+    /// The federation, where it is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub federation: Option<SavedFederation>,
+}
+
+/// A federation as it was when its backup began, without its servers: another one is made of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedFederation {
+    /// Its id, in hexadecimal digits.
+    pub id: String,
+    /// Its generation.
+    pub generation: u64,
+    /// The version of the map that was read.
+    pub map_version: u64,
+    /// Its feature level.
+    pub feature_level: u32,
+    /// Its settings.
+    pub settings: BTreeMap<String, String>,
+    /// Its shards, by number.
+    pub shards: Vec<SavedShard>,
+}
+
+/// One shard of it, as its primary had it at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedShard {
+    /// Its number.
+    pub shard: u32,
+    /// The first and the last slot of each of its ranges.
+    pub slots: Vec<(u16, u16)>,
+    /// The server that it was read of.
+    pub server: String,
+    /// What its store has in common with its other backups.
+    pub store: String,
+    /// The epoch of its primary.
+    pub epoch: u64,
+    /// All that was written in this epoch up to here is in it, and all of earlier ones; none where the
+    /// shard has one copy that nobody follows.
+    pub number: Option<u64>,
+    /// The moment that it shows, in ms since 1970.
+    pub time_ms: u64,
+    /// How many files it has.
+    pub files: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+}
+
+impl SavedShard {
+    /// Where its store lies in a server's folder, with `/` between names.
+    pub fn folder(&self) -> String {
+        folder_of(self.shard)
+    }
+}
+
+/// Where the store of a shard lies in a server's folder, with `/` between names.
+pub(super) fn folder_of(shard: u32) -> String {
+    let folder = ShardOptions { id: ShardId(shard), slots: Vec::new() }.directory(Path::new(""));
+    folder.to_string_lossy().into_owned()
 }
 
 /// A file of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestFile {
-    /// Where it lies in the store's folder, with `/` between names.
+    /// Where it lies in the store's folder, or for a federation in the server's; with `/` between
+    /// names.
     pub path: String,
     /// Its length.
     pub bytes: u64,
@@ -85,13 +157,59 @@ impl Manifest {
         }
         let wrong = |error: serde_json::Error| error.to_string();
         let Version { format } = serde_json::from_str(line).map_err(wrong)?;
-        if format != FORMAT {
-            return Err(format!("it is of format {format}, and this version reads {FORMAT}: use a newer version"));
+        if ![FORMAT, FEDERATION_FORMAT].contains(&format) {
+            return Err(format!(
+                "it is of format {format}, and this version reads up to {FEDERATION_FORMAT}: use a newer version"
+            ));
         }
         let manifest: Self = serde_json::from_str(line).map_err(wrong)?;
-        match manifest.files.iter().find(|file| !is_within(&file.path) || !is_object(&file.object)) {
-            Some(file) => Err(format!("it names a file that no store has: {:?}", file.path)),
-            None => Ok(manifest),
+        if let Some(file) = manifest.files.iter().find(|file| !is_within(&file.path) || !is_object(&file.object)) {
+            return Err(format!("it names a file that no store has: {:?}", file.path));
+        }
+        match &manifest.federation {
+            Some(federation) => federation.check(&manifest.files)?,
+            None if format == FEDERATION_FORMAT => return Err("it is of no federation".into()),
+            None => {}
+        }
+        Ok(manifest)
+    }
+}
+
+impl SavedFederation {
+    /// Whether it has each slot once, and all that a store needs of each shard.
+    pub(super) fn check(&self, files: &[ManifestFile]) -> Result<(), String> {
+        let paths: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
+        if paths.len() != files.len() {
+            return Err("it names a file twice".into());
+        }
+        let numbers: BTreeSet<u32> = self.shards.iter().map(|shard| shard.shard).collect();
+        if numbers.len() != self.shards.len() || numbers.contains(&0) {
+            return Err("it names a shard twice, or one that there is not".into());
+        }
+        let mut ranges: Vec<(u16, u16)> = self.shards.iter().flat_map(|shard| shard.slots.iter().copied()).collect();
+        ranges.sort_unstable();
+        let mut next = 0;
+        for (first, last) in ranges {
+            if u32::from(first) != next || last < first {
+                return Err(format!("slots {first} to {last} come where {next} should"));
+            }
+            next = u32::from(last) + 1;
+        }
+        if next != SLOTS {
+            return Err(format!("no shard has slot {next}"));
+        }
+        let folders: Vec<String> = self.shards.iter().map(|shard| shard.folder() + "/").collect();
+        for folder in &folders {
+            let lacks =
+                [CURRENT, IDENTITY_FILE].into_iter().find(|name| !paths.contains(format!("{folder}{name}").as_str()));
+            if let Some(name) = lacks {
+                return Err(format!("{folder}{name} is missing, so it is of no store"));
+            }
+        }
+        let is_of_shard = |path: &str| folders.iter().any(|folder| path.starts_with(folder.as_str()));
+        match paths.into_iter().find(|path| !is_of_shard(path)) {
+            Some(path) => Err(format!("it names a file of no shard: {path:?}")),
+            None => Ok(()),
         }
     }
 }
@@ -154,6 +272,72 @@ mod tests {
             bytes: 14,
             new_bytes: 7,
             files: vec![file("CURRENT"), file("values/000001.segment")],
+            federation: None,
+        }
+    }
+
+    /// Two shards, of which the second has two ranges.
+    fn of_federation() -> Manifest {
+        let shard = |shard, slots: &[(u16, u16)]| SavedShard {
+            shard,
+            slots: slots.to_vec(),
+            server: "a".into(),
+            store: format!("lineage {shard}"),
+            epoch: 3,
+            number: Some(9),
+            time_ms: 1,
+            files: 2,
+            bytes: 14,
+        };
+        let file = |path: &str| ManifestFile { path: path.into(), object: sha256(b""), ..manifest().files[0].clone() };
+        let files = ["store/CURRENT", "store/STORE", "shards/7/CURRENT", "shards/7/STORE"].map(file).to_vec();
+        let federation = SavedFederation {
+            id: "00000000000000aa".into(),
+            generation: 1,
+            map_version: 20,
+            feature_level: 2,
+            settings: BTreeMap::from([("replication.copies".into(), "3".into())]),
+            shards: vec![shard(1, &[(100, 8000)]), shard(7, &[(0, 99), (8001, 16_383)])],
+        };
+        Manifest { format: FEDERATION_FORMAT, files, federation: Some(federation), ..manifest() }
+    }
+
+    #[test]
+    fn a_federation_is_read_only_with_all_slots_and_whole_stores() {
+        let whole = of_federation();
+        assert_eq!(Manifest::decode(&whole.encode().unwrap()).unwrap(), whole);
+        let refused = |change: &dyn Fn(&mut Manifest)| {
+            let mut other = of_federation();
+            change(&mut other);
+            Manifest::decode(&other.encode().unwrap()).unwrap_err()
+        };
+        let shards = |manifest: &mut Manifest| manifest.federation.take().unwrap();
+        for (said, change) in [
+            ("no federation", &(|manifest: &mut Manifest| drop(shards(manifest))) as &dyn Fn(&mut Manifest)),
+            ("no shard has slot 8001", &|manifest| {
+                let mut federation = shards(manifest);
+                federation.shards[1].slots.pop();
+                manifest.federation = Some(federation);
+            }),
+            ("slots 100 to 8000 come where 101 should", &|manifest| {
+                let mut federation = shards(manifest);
+                federation.shards[1].slots[0].1 = 100;
+                manifest.federation = Some(federation);
+            }),
+            ("a shard twice", &|manifest| {
+                let mut federation = shards(manifest);
+                federation.shards[1].shard = 1;
+                manifest.federation = Some(federation);
+            }),
+            ("shards/7/STORE is missing", &|manifest| drop(manifest.files.pop())),
+            ("of no shard: \"shards/8/x\"", &|manifest| {
+                let file = manifest.files[0].clone();
+                manifest.files.push(ManifestFile { path: "shards/8/x".into(), ..file });
+            }),
+            ("a file twice", &|manifest| manifest.files.push(manifest.files[0].clone())),
+        ] {
+            let why = refused(change);
+            assert!(why.contains(said), "{said}: {why}");
         }
     }
 
@@ -175,7 +359,7 @@ mod tests {
     #[test]
     fn nothing_leads_out_of_the_folder_and_no_later_format_is_read() {
         let mut later = manifest();
-        later.format = 2;
+        later.format = 3;
         assert!(Manifest::decode(&later.encode().unwrap()).unwrap_err().contains("use a newer version"));
         for path in ["", "/etc/passwd", "../STORE", "values/../../x", "a\0b", "./x"] {
             let mut wrong = manifest();

@@ -1,12 +1,13 @@
 //! Backups: copies of a store as it was at one moment, in a folder that holds many of them and each
-//! file once.
+//! file once; or of all shards of a federation, each as it was at a moment of its own.
 //!
 //! - [`Source`] is what is copied: a checkpoint of this process ([`local`]), or of a server
-//!   elsewhere (`ecotone backup`).
+//!   elsewhere (`ecotone backup`). [`FederationSource`] finds one for each shard.
 //! - [`repository`] is the folder, [`manifest`] what one backup in it consists of.
 //!   docs/internals/formats.md describes their bytes.
-//! - [`back_up`] copies, [`verify`] reads everything again, [`restore`] makes a server's folder of
-//!   a backup. [`pace`] bounds the rate.
+//! - [`back_up`] and [`back_up_federation`] copy, [`verify`] reads everything again, [`restore`]
+//!   makes a server's folder of a backup, [`restore_federation`] that of the first server of a new
+//!   federation. [`pace`] bounds the rate.
 //!
 //! Invariants: a backup is there once its MANIFEST is, which is written last, after everything that
 //! it names is durable. An object is named by the SHA-256 of what it holds, so the same content
@@ -19,6 +20,9 @@
 //! Threads: one process writes to a folder at a time, by a lock; others may read it.
 
 mod copy;
+mod federation;
+#[cfg(test)]
+mod federation_tests;
 mod local;
 mod manifest;
 mod objects;
@@ -30,11 +34,12 @@ mod tests;
 mod verify;
 
 pub use copy::{BackupOptions, BackupReport, CopyProgress, back_up};
+pub use federation::{FederationBackupReport, FederationSource, ShardProgress, ShardSource, back_up_federation};
 pub(crate) use local::LocalTarget;
-pub use manifest::{Manifest, ManifestFile};
+pub use manifest::{Manifest, ManifestFile, SavedFederation, SavedShard};
 pub use pace::{Limiter, MIN_LIMIT_BYTES_PER_S, Pace};
 pub use repository::{BackupEntry, list};
-pub use restore::{RestoreReport, restore};
+pub use restore::{FederationRestoreReport, RestoreReport, refuse_unfinished, restore, restore_federation};
 pub use verify::{DamagedObject, VerifyBackupsReport, verify};
 
 pub use ecotone_resp::backups::sha256;
@@ -62,6 +67,8 @@ pub struct Begun {
     pub store: String,
     /// The moment that it shows, in ms since 1970.
     pub time_ms: u64,
+    /// Where it is of a shard with copies: the epoch, and the number up to which all is in it.
+    pub position: Option<(u64, u64)>,
     /// All files.
     pub files: Vec<SourceFile>,
 }

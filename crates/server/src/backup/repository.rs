@@ -1,7 +1,7 @@
 //! A folder of backups.
 //!
 //! ```text
-//! ECOTONE-BACKUPS            what this folder is, and its format
+//! ECOTONE-BACKUPS            what this folder is, and its format: 2 with backups of federations
 //! LOCK                       the lock of who writes
 //! objects/<SHA-256>          what files hold, each content once
 //! backups/<id>/MANIFEST      a backup
@@ -19,8 +19,11 @@ use super::{BackupError, Result};
 
 const MARKER: &str = "ECOTONE-BACKUPS";
 
-/// What the marker says.
+/// What the marker says of a folder with backups of stores.
 const FORMAT_TEXT: &str = "ecotone backups\nformat 1\n";
+
+/// What it says once there may be one of a federation, too.
+const FEDERATION_TEXT: &str = "ecotone backups\nformat 2\n";
 
 const MANIFEST: &str = "MANIFEST";
 
@@ -110,13 +113,25 @@ impl Repository {
     fn of(directory: &Path, lock: Option<File>) -> Result<Self> {
         let marker = directory.join(MARKER);
         let text = fs::read(&marker).map_err(|error| BackupError::io("read", &marker, error))?;
-        if text != FORMAT_TEXT.as_bytes() {
+        if ![FORMAT_TEXT, FEDERATION_TEXT].iter().any(|known| text == known.as_bytes()) {
             return Err(BackupError::Refused(format!(
-                "{} does not say {FORMAT_TEXT:?}: it is damaged, or a newer version wrote it",
+                "{} says neither {FORMAT_TEXT:?} nor {FEDERATION_TEXT:?}: it is damaged, or a newer version wrote it",
                 marker.display()
             )));
         }
         Ok(Self { directory: directory.to_path_buf(), objects: Objects::within(directory), _lock: lock })
+    }
+
+    /// There may be backups of federations from now on: an older version, which does not know them,
+    /// refuses the folder.
+    pub(super) fn takes_federations(&self) -> Result<()> {
+        let marker = self.directory.join(MARKER);
+        let text = fs::read(&marker).map_err(|error| BackupError::io("read", &marker, error))?;
+        if text != FEDERATION_TEXT.as_bytes() {
+            write_whole(&self.directory, MARKER, FEDERATION_TEXT.as_bytes())?;
+            sync_directory(&self.directory)?;
+        }
+        Ok(())
     }
 
     /// Where what has not come whole lies.
@@ -176,7 +191,7 @@ impl Repository {
         sync_directory(&directory)
     }
 
-    /// Removes all but the last `keep` backups of `store`, what was never complete, and what no
+    /// Removes all but the last `keep` backups of `store`, which may be a federation, what was never complete, and what no
     /// backup names.
     ///
     /// # Errors

@@ -12,14 +12,14 @@ use super::*;
 /// A store whose files are in memory: path, content, and a number that is another for each content
 /// that was written.
 #[derive(Default)]
-struct Made {
-    lineage: String,
-    files: BTreeMap<String, (Vec<u8>, u64)>,
+pub(super) struct Made {
+    pub(super) lineage: String,
+    pub(super) files: BTreeMap<String, (Vec<u8>, u64)>,
     /// Bytes that may still be read before it fails.
-    left: Option<u64>,
-    read_bytes: u64,
+    pub(super) left: Option<u64>,
+    pub(super) read_bytes: u64,
     hashed_bytes: u64,
-    ended: Vec<bool>,
+    pub(super) ended: Vec<bool>,
 }
 
 /// Bytes that no other seed gives.
@@ -33,20 +33,20 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 impl Made {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut made = Self { lineage: "one".into(), ..Self::default() };
         made.write("CURRENT", 1, 16);
         made.write("STORE", 2, 40);
         made
     }
 
-    fn write(&mut self, path: &str, seed: u64, bytes: usize) {
+    pub(super) fn write(&mut self, path: &str, seed: u64, bytes: usize) {
         let stamp = self.files.values().map(|(_, stamp)| *stamp).max().unwrap_or(0) + 1;
         self.files.insert(path.into(), (noise(seed, bytes), stamp));
     }
 
     /// All files are new ones with the same content, as in a store that was restored.
-    fn is_restored(&mut self) {
+    pub(super) fn is_restored(&mut self) {
         self.files.values_mut().for_each(|(_, stamp)| *stamp += 1_000_000);
     }
 
@@ -62,7 +62,7 @@ impl Source for Made {
             bytes: content.len() as u64,
             stamp: stamp.to_string(),
         });
-        Ok(Begun { store: self.lineage.clone(), time_ms: 1_795_832_210_000, files: files.collect() })
+        Ok(Begun { store: self.lineage.clone(), time_ms: 1_795_832_210_000, position: None, files: files.collect() })
     }
 
     fn read(
@@ -75,7 +75,7 @@ impl Source for Made {
         for piece in self.files[&file.path].0[from as usize..].chunks(10_000) {
             limiter.wait_for(piece.len() as u64)?;
             if let Some(left) = &mut self.left {
-                *left = left.checked_sub(piece.len() as u64).ok_or(BackupError::Source("it is gone".into()))?;
+                *left = left.checked_sub(piece.len() as u64).ok_or(BackupError::Gone("it is gone".into()))?;
             }
             self.read_bytes += piece.len() as u64;
             take(piece)?;
@@ -94,9 +94,9 @@ impl Source for Made {
     }
 }
 
-const ALL: BackupOptions = BackupOptions { limit_bytes_per_s: None, keep: None };
+pub(super) const ALL: BackupOptions = BackupOptions { limit_bytes_per_s: None, keep: None };
 
-fn make(directory: &Path, made: &mut Made, options: BackupOptions) -> Result<BackupReport> {
+pub(super) fn make(directory: &Path, made: &mut Made, options: BackupOptions) -> Result<BackupReport> {
     (made.read_bytes, made.hashed_bytes) = (0, 0);
     back_up(directory, made, options, &|| true, &mut |_| {})
 }
@@ -130,7 +130,7 @@ fn contents(made: &Made) -> BTreeMap<String, Vec<u8>> {
     made.files.iter().map(|(path, (content, _))| (path.clone(), content.clone())).collect()
 }
 
-fn objects(directory: &Path) -> Vec<PathBuf> {
+pub(super) fn objects(directory: &Path) -> Vec<PathBuf> {
     let mut all: Vec<_> = fs::read_dir(directory.join("objects")).unwrap().map(|entry| entry.unwrap().path()).collect();
     all.sort();
     all
