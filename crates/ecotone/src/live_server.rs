@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use ecotone_bench::target::resp::{Bounds, Broken, Client, Limits, Reply, ServerAddress};
+use ecotone_bench::target::resp::{Bounds, Broken, Client, Limits, Reply, ServerAddress, Tls};
 use ecotone_engine::{LockHolder, holder};
 use ecotone_server::addresses::{self, Addresses};
 use ecotone_server::stores_of_server;
@@ -49,6 +49,39 @@ impl PasswordArgument {
             return Ok(Some(password.to_owned()));
         }
         Ok(std::env::var("ECOTONE_CLIENTS_PASSWORD").ok().filter(|password| !password.is_empty()))
+    }
+}
+
+/// How a server is reached that asks for a password, or speaks TLS.
+#[derive(clap::Args)]
+pub(crate) struct ConnectionArguments {
+    #[command(flatten)]
+    password: PasswordArgument,
+    /// Connect by TLS
+    #[arg(long, requires = "cacert")]
+    tls: bool,
+    /// File with the certificates of authorities whose servers are trusted, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    cacert: Option<PathBuf>,
+    /// File with the certificate that is shown to the server, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls", requires = "key")]
+    cert: Option<PathBuf>,
+    /// File with the key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+impl ConnectionArguments {
+    /// The password, if there is one.
+    pub(crate) fn password(&self) -> Result<Option<String>> {
+        self.password.password()
+    }
+
+    /// By TLS, if that was asked for.
+    pub(crate) fn tls(&self) -> Result<Option<Tls>> {
+        let Some(ca) = self.cacert.as_ref().filter(|_| self.tls) else { return Ok(None) };
+        let own = self.cert.as_deref().zip(self.key.as_deref());
+        Tls::new(ca, own).map(Some).context("cannot connect by TLS")
     }
 }
 
@@ -154,10 +187,32 @@ impl LiveServer {
     ///
     /// Where it cannot be asked: who has the store, why not, and how else.
     pub(crate) fn connect(&self, password: Option<&str>, command: &str, requests: &str) -> Result<Connected> {
-        let addresses = self.addresses(command, requests)?;
+        self.connect_by(None, password, command, requests)
+    }
+
+    /// The same by TLS, where that is given.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub(crate) fn connect_by(
+        &self,
+        tls: Option<&Tls>,
+        password: Option<&str>,
+        command: &str,
+        requests: &str,
+    ) -> Result<Connected> {
+        let addresses = match tls {
+            Some(_) => self.tls_addresses()?,
+            None => self.addresses(command, requests)?,
+        };
         let mut failed = String::new();
         for address in &addresses {
-            match Client::open(address, LIMITS) {
+            let opened = match tls {
+                Some(tls) => Client::open_tls(address, tls, LIMITS),
+                None => Client::open(address, LIMITS),
+            };
+            match opened {
                 Ok(client) => {
                     let mut connected = Connected { client, address: shown(address) };
                     self.introduce(&mut connected, password)?;
@@ -172,6 +227,19 @@ impl LiveServer {
             "{}, and no server answers where it listens{failed}: ask it by `{command} HOST:PORT`, or stop it",
             self.in_use()
         )
+    }
+
+    /// Where it can be asked by TLS.
+    fn tls_addresses(&self) -> Result<Vec<ServerAddress>> {
+        let found: Vec<String> = match &self.listens {
+            Some(Listens::At(address)) => vec![address.clone()],
+            Some(Listens::Said(said)) => said.tls.iter().map(ToString::to_string).collect(),
+            None => Vec::new(),
+        };
+        match found.is_empty() {
+            true => bail!("{}, which does not say where it serves clients by TLS: name HOST:PORT", self.in_use()),
+            false => Ok(found.into_iter().map(ServerAddress::Tcp).collect()),
+        }
     }
 
     /// Where it can be asked without TLS.
@@ -191,8 +259,8 @@ impl LiveServer {
         match (found.is_empty(), said.tls.first()) {
             (false, _) => Ok(found),
             (true, Some(tls)) => bail!(
-                "{}, which serves clients by TLS only, and this command does not speak TLS: send it {requests} with a client that does, \
-                 such as redis-cli --tls -h {} -p {}; or have it listen on a socket as well (clients.unix_socket)",
+                "{}, which serves clients by TLS only, and this command does not speak TLS (`ecotone cluster` does, with --tls and \
+                 --cacert FILE): send it {requests} with a client that does, such as redis-cli --tls -h {} -p {}; or have it listen on a socket as well (clients.unix_socket)",
                 self.in_use(),
                 tls.ip(),
                 tls.port()
@@ -254,7 +322,10 @@ impl Connected {
     /// Sends one request. An error reply is a reply.
     pub(crate) fn reply(&mut self, parts: &[&[u8]]) -> Result<Reply> {
         self.client.ask(parts).map_err(|broken| match broken {
-            Broken::SpeaksTls => anyhow!("the server at {} speaks TLS, which this command does not", self.address),
+            Broken::SpeaksTls => anyhow!(
+                "the server at {} speaks TLS: `ecotone cluster` and `ecotone backup` do with --tls and --cacert FILE, other commands do not",
+                self.address
+            ),
             broken => anyhow!("the server at {} does not answer: {broken}", self.address),
         })
     }

@@ -1,20 +1,19 @@
 //! `ecotone backup`.
 
-mod remote;
+pub(crate) mod remote;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use ecotone_bench::target::resp::{Credentials, ServerAddress, Tls};
+use anyhow::{Result, bail};
 use ecotone_server::backup::{
     BackupEntry, BackupOptions, BackupReport, CopyProgress, DEFAULT_LIMIT_BYTES_PER_S, MIN_LIMIT_BYTES_PER_S, Manifest,
     VerifyBackupsReport, back_up, list, verify,
 };
 
-use crate::live_server::PasswordArgument;
+use crate::live_server::ConnectionArguments;
 use crate::output::{self, line};
 use crate::progress::Spinner;
-use remote::{Remote, Server};
+use remote::{Remote, server};
 
 /// What is printed of what needs a damaged object; `--json` has all.
 const SHOWN_NEEDS: usize = 5;
@@ -26,7 +25,8 @@ const SHOWN_NEEDS: usize = 5;
                   goes on meanwhile. Of what earlier backups in DIR have, nothing is sent again; one that was cut short is gone on with by the \
                   same command. Ends with an error unless the backup is complete and durable.\n\nExamples:\n  ecotone backup 10.0.0.5:6379 --to /backup/ecotone --keep 7 \
                   --password-file /etc/ecotone/password\n  ecotone backup --list /backup/ecotone\n  ecotone backup --verify /backup/ecotone\n  \
-                  ecotone restore /backup/ecotone --to /var/lib/ecotone"
+                  ecotone restore /backup/ecotone --to /var/lib/ecotone\n\nOf a federation with several shards: `ecotone cluster backup` and \
+                  `ecotone cluster restore`. --list and --verify are for both."
 )]
 pub(crate) struct Arguments {
     /// Where the server serves clients; or unix:///PATH
@@ -42,19 +42,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BYTES", requires = "address", default_value_t = DEFAULT_LIMIT_BYTES_PER_S)]
     limit_bytes_per_second: u64,
     #[command(flatten)]
-    password: PasswordArgument,
-    /// Connect by TLS
-    #[arg(long, requires = "address", requires = "cacert")]
-    tls: bool,
-    /// File with the certificates of authorities whose servers are trusted, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls")]
-    cacert: Option<PathBuf>,
-    /// File with the certificate that is shown to the server, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls", requires = "key")]
-    cert: Option<PathBuf>,
-    /// File with the key of that certificate, in PEM
-    #[arg(long, value_name = "FILE", requires = "cert")]
-    key: Option<PathBuf>,
+    connection: ConnectionArguments,
     /// List the backups in a folder
     #[arg(long, value_name = "DIR")]
     list: Option<PathBuf>,
@@ -79,38 +67,31 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (Some(address), Some(to)) = (&arguments.address, &arguments.to) else {
         bail!("say of which server, and --to DIR")
     };
-    let limit = arguments.limit_bytes_per_second;
-    if limit != 0 && limit < MIN_LIMIT_BYTES_PER_S {
-        bail!("--limit-bytes-per-second must be at least {MIN_LIMIT_BYTES_PER_S}, or 0 for no limit");
-    }
-    let mut source = Remote::of(server(address, arguments)?);
-    let options = BackupOptions { limit_bytes_per_s: (limit != 0).then_some(limit), keep: arguments.keep };
+    let mut source = Remote::of(server(address, &arguments.connection)?);
+    let options = options(arguments.limit_bytes_per_second, arguments.keep)?;
     let spinner = Spinner::start();
     let made = back_up(to, &mut source, options, &|| true, &mut |progress| spinner.say(described(progress)));
     spinner.end();
     let report = made?;
     output::print(&if arguments.json { serde_json::to_string(&report)? } else { made_text(&report, to) })?;
-    match report.not_removed {
+    all_removed(&report)
+}
+
+/// How a backup is made.
+pub(crate) fn options(limit_bytes_per_s: u64, keep: Option<u64>) -> Result<BackupOptions> {
+    let limit = limit_bytes_per_s;
+    if limit != 0 && limit < MIN_LIMIT_BYTES_PER_S {
+        bail!("--limit-bytes-per-second must be at least {MIN_LIMIT_BYTES_PER_S}, or 0 for no limit");
+    }
+    Ok(BackupOptions { limit_bytes_per_s: (limit != 0).then_some(limit), keep })
+}
+
+/// An error where old backups should have been removed.
+pub(crate) fn all_removed(report: &BackupReport) -> Result<()> {
+    match &report.not_removed {
         Some(why) => bail!("the backup is complete, but old ones were not removed: {why}"),
         None => Ok(()),
     }
-}
-
-/// How the server is reached.
-fn server(address: &str, arguments: &Arguments) -> Result<Server> {
-    let password = arguments.password.password()?;
-    let (address, said) = match ServerAddress::is_meant_by(address) {
-        true => ServerAddress::parse(address)?,
-        false => (ServerAddress::Tcp(crate::top::with_port(address)), None),
-    };
-    let tls = match &arguments.cacert {
-        Some(ca) if arguments.tls => {
-            let own = arguments.cert.as_deref().zip(arguments.key.as_deref());
-            Some(Tls::new(ca, own).context("cannot connect by TLS")?)
-        }
-        _ => None,
-    };
-    Ok(Server { address, credentials: said.or(password.map(Credentials::password)), tls })
 }
 
 pub(crate) fn described(progress: CopyProgress) -> String {
@@ -130,7 +111,7 @@ pub(crate) fn human(bytes: u64) -> String {
     format!("{value:.1} TiB")
 }
 
-fn made_text(report: &BackupReport, to: &Path) -> String {
+pub(crate) fn made_text(report: &BackupReport, to: &Path) -> String {
     let mut text = String::new();
     line!(text, "backup    {} in {}", report.id, to.display());
     line!(text, "files     {} ({})", report.files, human(report.bytes));
@@ -167,10 +148,12 @@ fn print_list(directory: &Path, is_json: bool) -> Result<()> {
 
 fn listed_json(entries: &[BackupEntry]) -> serde_json::Value {
     let entries = entries.iter().map(|entry| match &entry.manifest {
-        Ok(Manifest { id, program, store, time_ms, took_ms, bytes, new_bytes, files, .. }) => serde_json::json!({
-            "id": id, "program": program, "store": store, "time_ms": time_ms, "took_ms": took_ms, "files": files.len(),
-            "bytes": bytes, "new_bytes": new_bytes,
-        }),
+        Ok(Manifest { id, program, store, time_ms, took_ms, bytes, new_bytes, files, federation, .. }) => {
+            serde_json::json!({
+                "id": id, "program": program, "store": store, "time_ms": time_ms, "took_ms": took_ms, "files": files.len(),
+                "bytes": bytes, "new_bytes": new_bytes, "federation": federation,
+            })
+        }
         Err(why) => serde_json::json!({ "id": entry.id, "damaged": why }),
     });
     serde_json::json!({ "backups": entries.collect::<Vec<_>>() })
@@ -183,14 +166,13 @@ fn listed(entries: &[BackupEntry]) -> String {
     }
     for entry in entries {
         match &entry.manifest {
-            Ok(Manifest { id, store, bytes, new_bytes, files, .. }) => {
-                line!(
-                    text,
-                    "{id}  {} in {} files, {} of them new; store {store}",
-                    human(*bytes),
-                    files.len(),
-                    human(*new_bytes)
-                );
+            Ok(Manifest { id, store, bytes, new_bytes, files, federation, .. }) => {
+                let of = match federation {
+                    Some(federation) => format!("{store}, {} shards", federation.shards.len()),
+                    None => format!("store {store}"),
+                };
+                let (bytes, new_bytes) = (human(*bytes), human(*new_bytes));
+                line!(text, "{id}  {bytes} in {} files, {new_bytes} of them new; {of}", files.len());
             }
             Err(why) => line!(text, "{}  DAMAGED: {why}", entry.id),
         }

@@ -1,4 +1,4 @@
-//! The store of a running server, asked as a client (`BACKUP`).
+//! The store of a running server, or that of one of its shards, asked as a client (`BACKUP`).
 //!
 //! Where a connection breaks another takes its place, [`MAX_RECONNECTS`] times before anything more
 //! comes: the server holds the backup meanwhile. Every wait has a bound.
@@ -9,13 +9,15 @@ use std::time::Duration;
 use ecotone_bench::target::resp::{Bounds, Broken, Client, Credentials, Limits, Reply, ServerAddress, Tls};
 use ecotone_server::backup::{BackupError, Begun, Limiter, MAX_PIECE_BYTES, Result, Source, SourceFile, sha256};
 
+use crate::live_server::ConnectionArguments;
+
 /// A backup begins with a flush of all memtables, which may take long on a busy device. The longest
-/// reply is a list of files.
+/// reply is a list of files, or what a federation of thousands of shards is like.
 const LIMITS: Limits = Limits {
     connect_timeout: Duration::from_secs(10),
     silence_timeout: Duration::from_secs(300),
     reply_timeout: None,
-    reply_bounds: Bounds { bytes: 4 << 20, elements: 4096 },
+    reply_bounds: Bounds { bytes: 64 << 20, elements: 4096 },
 };
 
 /// Files that are asked for at a time.
@@ -30,16 +32,41 @@ const MAX_RECONNECTS: u32 = 5;
 /// Before each of them.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
+/// Where a server is, and how it is reached.
+///
+/// # Errors
+///
+/// The argument that is wrong.
+pub(crate) fn server(address: &str, connection: &ConnectionArguments) -> anyhow::Result<Server> {
+    let password = connection.password()?;
+    let (address, said) = match ServerAddress::is_meant_by(address) {
+        true => ServerAddress::parse(address)?,
+        false => (ServerAddress::Tcp(crate::top::with_port(address)), None),
+    };
+    Ok(Server { address, credentials: said.or(password.map(Credentials::password)), tls: connection.tls()? })
+}
+
 /// How a server is reached.
-pub(super) struct Server {
-    pub(super) address: ServerAddress,
-    pub(super) credentials: Option<Credentials>,
-    pub(super) tls: Option<Tls>,
+#[derive(Clone)]
+pub(crate) struct Server {
+    pub(crate) address: ServerAddress,
+    pub(crate) credentials: Option<Credentials>,
+    pub(crate) tls: Option<Tls>,
+}
+
+/// One shard of a server in a federation.
+#[derive(Clone)]
+pub(crate) struct OfShard {
+    /// Its number.
+    pub(crate) shard: u32,
+    /// Comes before the stamps of its files: those of two servers have nothing to do with each other.
+    pub(crate) stamps: String,
 }
 
 /// A server whose store is copied.
-pub(super) struct Remote {
+pub(crate) struct Remote {
     server: Server,
+    of: Option<OfShard>,
     client: Option<Client>,
     id: String,
 }
@@ -65,8 +92,26 @@ impl From<BackupError> for Stop {
 }
 
 impl Remote {
-    pub(super) fn of(server: Server) -> Self {
-        Self { server, client: None, id: String::new() }
+    /// Its only store.
+    pub(crate) fn of(server: Server) -> Self {
+        Self { server, of: None, client: None, id: String::new() }
+    }
+
+    /// The store of a shard, of which it is the primary as far as is known.
+    pub(crate) fn of_shard(server: Server, of: OfShard) -> Self {
+        Self { server, of: Some(of), client: None, id: String::new() }
+    }
+
+    /// Asks it anything, and expects a text.
+    ///
+    /// # Errors
+    ///
+    /// As [`Source::begin`]: [`BackupError::Gone`] where it cannot be asked now.
+    pub(crate) fn text(&mut self, parts: &[&[u8]]) -> Result<Vec<u8>> {
+        match self.lasting(|remote| remote.ask_once(parts))? {
+            Reply::Bulk(Some(text)) => Ok(text),
+            _ => Err(self.failed("its answer is no text")),
+        }
     }
 
     fn failed(&self, what: impl std::fmt::Display) -> BackupError {
@@ -75,6 +120,9 @@ impl Remote {
 
     /// The error of a connection that ended and is not replaced.
     fn ended(&self, broken: &Broken) -> BackupError {
+        if self.of.is_some() && matches!(broken, Broken::Lost(_) | Broken::NoServer(_)) {
+            return BackupError::Gone(format!("the server at {}: {broken}", self.server.address));
+        }
         match broken {
             Broken::NoServer(error) if !self.id.is_empty() => self.failed(format!(
                 "it cannot be reached any more: {error}; see its log, then run this again: it goes on from there"
@@ -91,10 +139,19 @@ impl Remote {
     }
 
     fn refused(&self, said: &str) -> BackupError {
-        let next = match said.split_whitespace().next() {
+        let code = said.split_whitespace().next();
+        // Who begins, or is being ended, may answer so.
+        if self.of.is_some() && matches!(code, Some("NOBACKUP" | "LOADING" | "CLUSTERDOWN")) {
+            return BackupError::Gone(format!("the server at {}: {said}", self.server.address));
+        }
+        let next = match code {
             Some("NOAUTH") => "; give the password with --password-file FILE or in ECOTONE_CLIENTS_PASSWORD",
             Some("WRONGPASS") => "; --password-file or ECOTONE_CLIENTS_PASSWORD does not have its password",
             Some("NOBACKUP") => "; run this again: it goes on from there",
+            _ if self.of.is_some() && said.contains("wrong number of arguments") => {
+                "; it is of a version that cannot back up one shard of several: update it first"
+            }
+            _ if said.contains("is alone") => "; back it up by `ecotone backup`",
             _ if said.contains("unknown command") => "; it is no Ecotone, or one of a version that has no backups",
             _ => "",
         };
@@ -233,7 +290,10 @@ impl Remote {
 
 impl Source for Remote {
     fn begin(&mut self) -> Result<Begun> {
-        let reply = self.lasting(|remote| remote.ask_once(&[b"BACKUP", b"BEGIN"]))?;
+        let shard = self.of.as_ref().map(|of| of.shard.to_string());
+        let mut request: Vec<&[u8]> = vec![b"BACKUP", b"BEGIN"];
+        request.extend(shard.iter().flat_map(|shard| [b"SHARD", shard.as_bytes()]));
+        let reply = self.lasting(|remote| remote.ask_once(&request))?;
         let fields = array(&reply).unwrap_or_default();
         let field = |name: &str| {
             let pair = fields.chunks(2).find(|pair| pair.first().and_then(text) == Some(name));
@@ -249,8 +309,13 @@ impl Source for Remote {
         else {
             return Err(self.failed("its answer to BACKUP BEGIN makes no sense"));
         };
+        let position = number("epoch").zip(number("number"));
         self.id = id;
-        Ok(Begun { store, time_ms, files: self.files(files)? })
+        let mut files = self.files(files)?;
+        if let Some(of) = &self.of {
+            files.iter_mut().for_each(|file| file.stamp = format!("{}{}", of.stamps, file.stamp));
+        }
+        Ok(Begun { store, time_ms, position, files })
     }
 
     fn read(

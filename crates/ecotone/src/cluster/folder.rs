@@ -5,11 +5,12 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use ecotone_control::map::Map;
 use ecotone_identity::token::TOKEN_LIFETIME_S;
 use ecotone_identity::{Authority, Clock, FederationId, Founded, Identity, SealKey, SystemClock, found};
 use ecotone_membership::folder::{self, CONTROL_FOLDER, Recovered};
+use ecotone_server::backup::refuse_unfinished;
 use ecotone_server::{IDENTITY_FOLDER, begin_log, host_name};
 use ecotone_types::ServerId;
 use serde_json::json;
@@ -37,6 +38,7 @@ pub(super) fn init(folder: &Folder, name: Option<&str>, zone: &str, witness: boo
         Some(name) => ServerId::new(name).context("--name")?,
         None => host_name()?,
     };
+    refuse_unfinished(&folder.dir).map_err(Error::msg)?;
     let has_store = folder.dir.join("store").join("CURRENT").exists();
     if witness && has_store {
         bail!(

@@ -1,8 +1,10 @@
 //! `ecotone cluster`: a federation as its operator makes it, sees it and changes it.
 //!
 //! [`folder`] is for the folder of a server that does not run, [`running`] asks a server by
-//! `FEDERATION`; [`text`] shows what it answers.
+//! `FEDERATION`; [`text`] shows what it answers. [`backup`] copies all shards, and makes another
+//! federation of such a copy.
 
+mod backup;
 mod folder;
 mod running;
 mod text;
@@ -12,7 +14,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Subcommand;
 
-use crate::live_server::PasswordArgument;
+use crate::live_server::ConnectionArguments;
 use crate::output;
 
 #[derive(clap::Args)]
@@ -24,7 +26,7 @@ use crate::output;
                   ecotone serve --dir /var/lib/ecotone --listen 10.0.0.2:7411 --join 10.0.0.1:7411 --token TOKEN --name edge-2 --zone south\n\n\
                   When all are there, `create` deals the hash slots; with --copies 3 each shard survives the loss of one server. With three servers or more three vote (five with five or more): one may be \
                   lost, and the others go on deciding. To take a server away: drain it, move its shards, remove it.\n\n\
-                  A running server is asked where it serves clients, without TLS, or by its folder on its own machine. What is asked for is decided by \
+                  A running server is asked where it serves clients, by TLS with --tls, or by its folder on its own machine. What is asked for is decided by \
                   the leader, whichever server is asked; only a token is given by one that votes.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -229,6 +231,34 @@ enum Command {
         #[arg(long, value_name = "NAME")]
         to: String,
     },
+    /// Back up all shards of a federation, while it runs
+    #[command(
+        after_help = "Each shard is read of its primary, as that has it at a moment of its own: all that was acknowledged before the backup began, and no \
+                            part of a transaction. Shards are not of one moment: of two keys in different shards that are written while the backup runs the later \
+                            one may be in it, and the earlier one not. Each position (epoch and number) is stated.\n\n\
+                            The folder may be that of `ecotone backup`; of what earlier backups in it have nothing is sent again, and one that was cut short is gone on \
+                            with by the same command. Where a primary is gone, the next one is read, for half a minute at least. `ecotone backup --list FOLDER` and \
+                            `--verify FOLDER` list and check what is there. All servers have one password, and are reached by TLS, or not, as the one that is named. \
+                            Ends with an error unless the backup is complete and durable.\n\nExamples:\n  \
+                            ecotone cluster backup 10.0.0.1:6379 --to /backup/ecotone --keep 7 --password-file /etc/ecotone/password\n  \
+                            ecotone cluster restore /backup/ecotone --dir /var/lib/ecotone --name edge-1"
+    )]
+    Backup(Box<backup::BackupArguments>),
+    /// Make the first server of a new federation of a backup
+    #[command(
+        after_help = "It holds all shards, each as it was at the position that the backup states, and a new federation begins with it: with an id and an authority \
+                            of its own, so that servers of the old one, should some still run, do not speak with it. Take care yourself that clients do not write to \
+                            both.\n\n\
+                            Every byte is read against its checksum. Nothing is overwritten, and in a folder whose restore was cut short no server starts: run the same \
+                            command again, and it goes on.\n\n\
+                            Others join by token as ever, and shards spread over them by themselves. Settings are those of the old federation, but each shard is to have \
+                            one copy, so that the first server serves at once; raise that when others are there (`ecotone cluster set HOST:PORT replication.copies N`), \
+                            or say --copies N: with level quorum it then serves only once enough others have joined.\n\n\
+                            Example:\n  ecotone cluster restore /backup/ecotone --dir /var/lib/ecotone --name edge-1 --zone north\n  \
+                            ecotone serve --dir /var/lib/ecotone --listen 10.0.0.1:7411\n  \
+                            ecotone cluster token 127.0.0.1:6379"
+    )]
+    Restore(backup::RestoreArguments),
     /// Write the map of the federation to a file
     #[command(
         after_help = "For `ecotone cluster import`, after the loss of most voters. It holds who belongs and who has which shard, no keys and no values; \
@@ -286,7 +316,7 @@ struct Server {
     #[arg(value_name = "HOST:PORT|DIR")]
     server: PathBuf,
     #[command(flatten)]
-    password: PasswordArgument,
+    connection: ConnectionArguments,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -299,6 +329,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Command::Import { file, folder, yes } => folder::recover(folder, Some(file), *yes),
         Command::Token { server } => running::token(server),
         Command::Add { server, name, zone } => running::add(server, name.as_deref(), zone.as_deref()),
+        Command::Backup(arguments) => backup::backup(arguments),
+        Command::Restore(arguments) => backup::restore(arguments),
         Command::Export { server, file } => running::export(server, file),
         Command::Status { server } => running::ask(server, &["STATUS"], text::status),
         Command::Create { server, shards, copies, level } => {

@@ -18,9 +18,9 @@ fn connect(server: &Server, words: &str) -> Result<Option<Connected>> {
         StoreLocation::Store(_) => return Ok(None),
         StoreLocation::Server(found) => found,
     };
-    let password = server.password.password()?;
+    let (password, tls) = (server.connection.password()?, server.connection.tls()?);
     let command = format!("ecotone cluster {}", words.split(' ').next().unwrap_or_default().to_ascii_lowercase());
-    found.connect(password.as_deref(), &command, &format!("FEDERATION {words}")).map(Some)
+    found.connect_by(tls.as_ref(), password.as_deref(), &command, &format!("FEDERATION {words}")).map(Some)
 }
 
 fn answer(connected: &mut Connected, words: &[&str]) -> Result<Vec<u8>> {

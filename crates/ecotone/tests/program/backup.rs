@@ -2,7 +2,7 @@
 //! kills, damage and full disks.
 
 #[path = "../../../resp/tests/common/certificates.rs"]
-mod certificates;
+pub(crate) mod certificates;
 use crate::common;
 
 use std::collections::BTreeMap;

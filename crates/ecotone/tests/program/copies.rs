@@ -91,7 +91,7 @@ impl Client {
 }
 
 /// The value of a key: long enough to be a separated one.
-fn value(number: u64) -> String {
+pub(super) fn value(number: u64) -> String {
     format!("{number}-{}", "v".repeat(200))
 }
 
@@ -119,6 +119,11 @@ impl Load {
         Load { acknowledged, ends, thread: Some(thread) }
     }
 
+    /// How many are acknowledged by now: keys from 0 on.
+    pub(super) fn so_far(&self) -> u64 {
+        self.acknowledged.load(Ordering::Acquire)
+    }
+
     /// Waits until so many more are acknowledged.
     pub(super) fn more(&self, count: u64) {
         let wanted = self.acknowledged.load(Ordering::Acquire) + count;
@@ -137,7 +142,7 @@ impl Load {
 }
 
 /// Every one of them is there.
-fn all_are_there(addresses: &[String], acknowledged: u64) {
+pub(super) fn all_are_there(addresses: &[String], acknowledged: u64) {
     let mut client = Client::new(addresses);
     let lost: Vec<u64> =
         (0..acknowledged).filter(|number| client.ask(&["GET", &format!("key:{number}")]) != value(*number)).collect();

@@ -11,6 +11,7 @@ mod compact;
 mod copies;
 mod counting;
 mod energy;
+mod federation_backup;
 mod inspection;
 mod lab_cluster;
 mod lab_concerto;
