@@ -20,6 +20,10 @@ const LIMITS: Limits = Limits {
     reply_bounds: Bounds { bytes: 64 << 20, elements: 4096 },
 };
 
+/// Of a shard another server may have, and is asked once this one is silent for so long while its
+/// files are read.
+const SHARD_SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Files that are asked for at a time.
 const FILES: u64 = 1000;
 
@@ -161,10 +165,14 @@ impl Remote {
     /// The connection, made if there is none.
     fn client(&mut self) -> Result<&mut Client, Stop> {
         if self.client.is_none() {
+            let limits = match &self.of {
+                Some(_) if !self.id.is_empty() => Limits { silence_timeout: SHARD_SILENCE_TIMEOUT, ..LIMITS },
+                _ => LIMITS,
+            };
             let Server { address, credentials, tls } = &self.server;
             let mut client = match tls {
-                Some(tls) => Client::open_tls(address, tls, LIMITS)?,
-                None => Client::open(address, LIMITS)?,
+                Some(tls) => Client::open_tls(address, tls, limits)?,
+                None => Client::open(address, limits)?,
             };
             if let Some(Credentials { user, password }) = credentials {
                 let parts = [Some("AUTH"), user.as_deref(), Some(password)];
@@ -311,6 +319,10 @@ impl Source for Remote {
         };
         let position = number("epoch").zip(number("number"));
         self.id = id;
+        if self.of.is_some() {
+            // Another one waits for less long.
+            self.client = None;
+        }
         let mut files = self.files(files)?;
         if let Some(of) = &self.of {
             files.iter_mut().for_each(|file| file.stamp = format!("{}{}", of.stamps, file.stamp));

@@ -177,13 +177,11 @@ fn restored(report: &FederationRestoreReport, dir: &Path) -> String {
          ecotone serve --dir DIR --listen ADDRESS:7411 --join ADDRESS:7411 --token TOKEN --name NAME"
     );
     for (name, now) in settings {
-        let before = old_settings.get(name);
-        match before {
-            Some(before) if before != now => line!(
+        if let Some(before) = old_settings.get(name).filter(|before| *before != now) {
+            line!(
                 text,
                 "Setting {name} is {now}, and was {before}: once so many servers are there, ecotone cluster set HOST:PORT {name} {before}"
-            ),
-            _ => {}
+            );
         }
     }
     text

@@ -233,7 +233,7 @@ impl<'r> Restoring<'r> {
 
     /// Whether a file makes a folder a store.
     fn is_last(&self, path: &Path) -> bool {
-        self.is_at_top(path) && is_called(path, IDENTITY_FILE)
+        is_called(path, IDENTITY_FILE) && self.is_at_top(path)
     }
 
     /// Whether it lies in the folder of a store itself.
@@ -243,7 +243,7 @@ impl<'r> Restoring<'r> {
             None => vec![FIRST_SHARD],
         };
         let above = path.parent();
-        folders.into_iter().any(|shard| above == Some(&self.to.join(folder_of(shard))))
+        folders.into_iter().any(|shard| above == Some(self.to.join(folder_of(shard)).as_path()))
     }
 
     /// Restores all of it. `ended` is asked before anything is written, whether an earlier try is gone
