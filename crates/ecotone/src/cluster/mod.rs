@@ -237,14 +237,14 @@ enum Command {
                             part of a transaction. Shards are not of one moment: of two keys in different shards that are written while the backup runs the later \
                             one may be in it, and the earlier one not. Each position (epoch and number) is stated.\n\n\
                             The folder may be that of `ecotone backup`; of what earlier backups in it have nothing is sent again, and one that was cut short is gone on \
-                            with by the same command. Where a primary is gone, the next one is read, for half a minute at least. `ecotone backup --list FOLDER` and \
+                            with by the same command. Where a primary is gone the next one is read, and is waited for half a minute at least. `ecotone backup --list FOLDER` and \
                             `--verify FOLDER` list and check what is there. All servers have one password, and are reached by TLS, or not, as the one that is named. \
                             Ends with an error unless the backup is complete and durable.\n\nExamples:\n  \
                             ecotone cluster backup 10.0.0.1:6379 --to /backup/ecotone --keep 7 --password-file /etc/ecotone/password\n  \
                             ecotone cluster restore /backup/ecotone --dir /var/lib/ecotone --name edge-1"
     )]
     Backup(Box<backup::BackupArguments>),
-    /// Make the first server of a new federation of a backup
+    /// Make the first server of a new federation from a backup
     #[command(
         after_help = "It holds all shards, each as it was at the position that the backup states, and a new federation begins with it: with an id and an authority \
                             of its own, so that servers of the old one, should some still run, do not speak with it. Take care yourself that clients do not write to \

@@ -249,7 +249,12 @@ fn a_federation_is_backed_up_by_tls_and_with_a_password() {
     let said = refused(&[&["cluster", "backup", &tls, "--to", &backups], &with[..]].concat());
     assert!(said.contains("--tls and --cacert") || said.contains("closed"), "{said}");
     let ca = path("ca.pem");
-    let trusted = [&["backup", &tls, "--to", &backups, "--tls", "--cacert", &ca], &with[..]].concat();
-    assert_eq!(cluster(&trusted)["shards"].as_array().unwrap().len(), 2);
+    let trusted = [&["--tls", "--cacert", &ca], &with[..]].concat();
+    let made = cluster(&[&["backup", &tls, "--to", &backups], &trusted[..]].concat());
+    assert_eq!(made["shards"].as_array().unwrap().len(), 2);
+    // So do the other commands.
+    assert_eq!(cluster(&[&["status", &tls], &trusted[..]].concat())["federation"], made["federation"]);
+    let said = refused(&[&["cluster", "status", &tls], &with[..]].concat());
+    assert!(said.contains("--tls") || said.contains("closed"), "{said}");
     assert!(is_sound(Path::new(&backups)));
 }

@@ -357,6 +357,25 @@ mod tests {
     }
 
     #[test]
+    fn a_backup_of_a_store_is_as_older_versions_write_and_read_it() {
+        let file = |path: &str| {
+            format!(
+                "{{\"path\":\"{path}\",\"bytes\":7,\"object\":\"{}\",\"stamp\":\"1-2.3\"}}",
+                sha256(path.as_bytes())
+            )
+        };
+        let line = format!(
+            "{{\"format\":1,\"id\":\"000001-20261128T021650Z\",\"program\":\"0.1.0\",\"store\":\"a\",\"time_ms\":1,\"took_ms\":2,\
+             \"bytes\":14,\"new_bytes\":7,\"files\":[{},{}]}}",
+            file("CURRENT"),
+            file("values/000001.segment")
+        );
+        let text = format!("{line}\n{{\"sha256\":\"{}\"}}\n", sha256(line.as_bytes()));
+        assert_eq!(String::from_utf8(manifest().encode().unwrap()).unwrap(), text);
+        assert_eq!(Manifest::decode(text.as_bytes()).unwrap(), manifest());
+    }
+
+    #[test]
     fn nothing_leads_out_of_the_folder_and_no_later_format_is_read() {
         let mut later = manifest();
         later.format = 3;
