@@ -144,6 +144,9 @@ fn backed_up(report: &FederationBackupReport, to: &Path) -> String {
         let SavedShard { shard: number, server, files, bytes, .. } = shard;
         line!(text, "  shard {number}  {} on {server}, {} in {files} files", position(shard), human(*bytes));
     }
+    if let Some(why) = &report.not_restorable {
+        line!(text, "BEWARE    it cannot be restored by this version: {why}");
+    }
     if report.retries > 0 {
         line!(text, "retries   {}, since a primary was gone", report.retries);
     }

@@ -16,6 +16,7 @@ use serde::Serialize;
 use super::copy::{BackupReport, Copying, Counts, Known, report};
 use super::manifest::{FEDERATION_FORMAT, Manifest, ManifestFile, SavedFederation, SavedShard, folder_of, next_id};
 use super::repository::Repository;
+use super::restore::check_fits;
 use super::{BackupError, BackupOptions, CopyProgress, Limiter, Result, Source};
 
 /// How often the primary of a shard is looked for, and begun with: more often than a failover takes
@@ -75,6 +76,8 @@ pub struct FederationBackupReport {
     pub shards: Vec<SavedShard>,
     /// Tries that ended since a primary was gone.
     pub retries: u64,
+    /// Why this version cannot restore it, if it cannot.
+    pub not_restorable: Option<String>,
 }
 
 /// Makes a backup of all shards in `directory`, which becomes a folder of backups if there is
@@ -138,8 +141,10 @@ pub fn back_up_federation(
         .map_err(|why| BackupError::Source(format!("the shards make no federation: {why}")))?;
     repository.commit(&manifest)?;
     repository.forget_partial()?;
+    let not_restorable = check_fits(&federation, &manifest.id).err().map(|error| error.to_string());
     let backup = report(&repository, &manifest, at, &counts, options, began);
-    Ok(FederationBackupReport { backup, federation: federation.id, shards: federation.shards, retries })
+    let SavedFederation { id, shards, .. } = federation;
+    Ok(FederationBackupReport { backup, federation: id, shards, retries, not_restorable })
 }
 
 /// What backups of a federation have in common, and no store's.

@@ -17,6 +17,7 @@ use crate::founding::RestoredServer;
 /// Two shards, each at a server of its own, as files in memory.
 struct Given {
     id: String,
+    feature_level: u32,
     shards: BTreeMap<u32, Made>,
     /// Tries of a shard that are in vain.
     in_vain: BTreeMap<u32, u32>,
@@ -36,6 +37,7 @@ impl Given {
         };
         Given {
             id: "00000000000000aa".into(),
+            feature_level: 2,
             shards: BTreeMap::from([(1, made(101)), (7, made(107))]),
             in_vain: BTreeMap::new(),
             tried: Vec::new(),
@@ -96,7 +98,7 @@ impl FederationSource for Given {
             id: self.id.clone(),
             generation: 2,
             map_version: 40,
-            feature_level: 2,
+            feature_level: self.feature_level,
             settings: BTreeMap::from([("replication.copies".into(), "3".into())]),
             shards: vec![shard(1, &[(0, 8191)]), shard(7, &[(8192, 16_383)])],
         })
@@ -230,6 +232,19 @@ fn a_primary_that_goes_is_looked_for_again_but_not_for_ever() {
 }
 
 #[test]
+fn what_this_version_cannot_restore_is_said_when_it_is_backed_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let (backups, to) = (directory.path().join("backups"), directory.path().join("to"));
+    let mut given = Given { feature_level: ecotone_membership::FEATURES.max + 1, ..Given::new() };
+    let why = back_up_all(&backups, &mut given, None).unwrap().not_restorable.unwrap();
+    let refused = restore_all(&backups, None, &to).unwrap_err().to_string();
+    assert!(why == refused && refused.contains("newer version"), "{why} {refused}");
+    assert!(!to.exists());
+    given.feature_level -= 1;
+    assert_eq!(back_up_all(&backups, &mut given, None).unwrap().not_restorable, None);
+}
+
+#[test]
 fn backups_of_federations_and_of_stores_are_kept_each_by_itself() {
     let directory = tempfile::tempdir().unwrap();
     let (backups, mut given, mut made) = (directory.path().join("backups"), Given::new(), Made::new());
@@ -243,8 +258,7 @@ fn backups_of_federations_and_of_stores_are_kept_each_by_itself() {
         back_up_all(&backups, &mut given, Some(2)).unwrap();
     }
     assert_eq!(marker(), "ecotone backups\nformat 2\n");
-    let another = Given { id: "00000000000000bb".into(), ..Given::new() };
-    let mut another = another;
+    let mut another = Given { id: "00000000000000bb".into(), ..Given::new() };
     let other = back_up_all(&backups, &mut another, Some(1)).unwrap().backup.id;
     let kept =
         |of: &str| list(&backups).unwrap().iter().filter(|entry| entry.manifest.as_ref().unwrap().store == of).count();

@@ -158,7 +158,7 @@ pub fn restore_federation(
 }
 
 /// Whether a server of this build can have what was saved.
-fn check_fits(saved: &SavedFederation, id: &str) -> Result<()> {
+pub(super) fn check_fits(saved: &SavedFederation, id: &str) -> Result<()> {
     let most = ecotone_membership::FEATURES.max;
     if saved.feature_level > most {
         return Err(BackupError::Refused(format!(
