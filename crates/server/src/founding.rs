@@ -11,7 +11,7 @@ use ecotone_control::entry::NewServer;
 use ecotone_control::ids::{DirectoryId, FederationId, MemberId, ShardId};
 use ecotone_control::map::{Addresses, Role, SlotRange};
 use ecotone_identity::founding::{Founded, found};
-use ecotone_identity::{Clock, Identity, Joined, SystemClock};
+use ecotone_identity::{Clock, Identity, Joined, Peer, SystemClock};
 use ecotone_membership::{FEATURES, folder};
 use ecotone_types::ServerId;
 
@@ -80,7 +80,7 @@ pub struct RestoredServer {
 
 /// Makes the server of `directory` the first one of a new federation, with its own id and authority,
 /// that holds these shards: their stores lie there already. What an earlier try has made of it is
-/// gone on with. Its id.
+/// gone on with, under the name that it was given then. Who it is.
 ///
 /// # Errors
 /// Those of files; an identity that was not made here; shards that make no federation.
@@ -88,7 +88,7 @@ pub(crate) fn found_restored(
     directory: &Path,
     server: &RestoredServer,
     shards: &BTreeMap<ShardId, Vec<SlotRange>>,
-) -> Result<ecotone_identity::FederationId> {
+) -> Result<Peer> {
     let (folder, log) = (directory.join(IDENTITY_FOLDER), directory.join(folder::CONTROL_FOLDER));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     if Identity::open(&folder, clock.clone())?.is_none() {
@@ -98,13 +98,13 @@ pub(crate) fn found_restored(
         Error::Configuration(format!("{}: the identity is not there any more: begin again", folder.display()))
     })?;
     // Ended: the log has it.
-    let Some(founded) = Founded::read(&folder, &identity)? else { return Ok(identity.own().federation) };
+    let Some(founded) = Founded::read(&folder, &identity)? else { return Ok(identity.own()) };
     let first = first_server(&founded, &server.zone, Role::Data);
     let federation = FederationId(founded.federation().bytes());
     folder::found_restored(&log, federation, &first, founded.sealed.clone(), shards, server.settings.clone())?;
     Founded::end(&folder)?;
     Joined::end(&folder)?;
-    Ok(identity.own().federation)
+    Ok(identity.own())
 }
 
 /// Whether a store is there that holds what clients have written, or may.

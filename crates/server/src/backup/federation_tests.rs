@@ -310,8 +310,11 @@ fn a_restore_that_is_cut_short_is_no_server_and_is_gone_on_with() {
     let to = directory.path().join("to-0");
     let made = folder::read(&to.join(folder::CONTROL_FOLDER)).unwrap().map.federation.to_string();
     fs::write(to.join("RESTORING"), format!("federation {id}")).unwrap();
-    let again = restore_all(&backups, None, &to).unwrap();
+    let other_name =
+        |saved: &SavedFederation| RestoredServer { name: ServerId::new("other").unwrap(), ..first_server(saved) };
+    let again = restore_federation(&backups, None, &to, &other_name, &mut |_| {}).unwrap();
     assert_eq!((again.federation, again.restored.resumed_bytes), (made, again.restored.bytes));
+    assert_eq!(again.server, "first", "it is called what its identity says");
     // One that has ended is not overwritten, and neither is one of another kind gone on with.
     let error = restore_all(&backups, None, &to).unwrap_err().to_string();
     assert!(error.contains("nothing is overwritten"), "{error}");

@@ -138,19 +138,19 @@ pub fn restore_federation(
     let range = |&(first, last): &(u16, u16)| SlotRange { first, last };
     let shards: BTreeMap<ShardId, Vec<SlotRange>> =
         saved.shards.iter().map(|shard| (ShardId(shard.shard), shard.slots.iter().map(range).collect())).collect();
-    let mut federation = None;
+    let mut first = None;
     let restored = Restoring::new(&repository, &manifest, to).all(&|_| Ok(()), progress, &mut || {
         let founded = found_restored(to, &server, &shards);
-        federation = Some(founded.map_err(|error| {
+        first = Some(founded.map_err(|error| {
             BackupError::Refused(format!("all shards are restored, but no federation can be made of them: {error}"))
         })?);
         Ok(())
     })?;
     Ok(FederationRestoreReport {
         restored,
-        federation: federation.map(|id| id.to_string()).unwrap_or_default(),
+        federation: first.as_ref().map(|first| first.federation.to_string()).unwrap_or_default(),
         old_federation: saved.id.clone(),
-        server: server.name.to_string(),
+        server: first.map_or(server.name, |first| first.name).to_string(),
         old_settings: saved.settings.clone(),
         settings: server.settings,
         shards: saved.shards.clone(),
