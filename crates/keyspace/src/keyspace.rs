@@ -20,6 +20,9 @@ use crate::slot::{Slot, SlotSet};
 use crate::slow_reads::SlowReads;
 use crate::watch::Watches;
 
+/// A store, and what replies wait for where its shard has copies elsewhere.
+pub type GatedStore = (Arc<Store>, Option<Arc<dyn CommitGate>>);
+
 /// The keys of the shards that a server holds, none or several. Shared by all threads; their stores
 /// are used by nobody else meanwhile.
 #[derive(Debug)]
@@ -261,7 +264,7 @@ impl Keyspace {
     }
 
     /// The store of a shard that is held, and what replies wait for where it has copies elsewhere.
-    pub fn store_of(&self, id: ShardId) -> Option<(Arc<Store>, Option<Arc<dyn CommitGate>>)> {
+    pub fn store_of(&self, id: ShardId) -> Option<GatedStore> {
         let found = |shard: &Shard| (shard.store().clone(), shard.gate().cloned());
         self.shards.look(|newest| newest.all().find(|shard| shard.id() == id && shard.is_held()).map(found))
     }

@@ -52,7 +52,7 @@ pub use id_allocator::DerivedKeys;
 pub use key_count::KeyCountEstimate;
 pub use key_moves::KeyMetadata;
 pub use keys::{Entry, Keys, MAX_KEY_BYTES, ReadStats};
-pub use keyspace::{Keyspace, KeyspaceSnapshot, Unsynced};
+pub use keyspace::{GatedStore, Keyspace, KeyspaceSnapshot, Unsynced};
 pub use latches::Latches;
 pub use layout::{CollectionId, Tag, Type};
 pub use maintenance::{MAINTENANCE_HZ, Maintenance};
