@@ -1,7 +1,8 @@
 //! The store of a running server, or that of one of its shards, asked as a client (`BACKUP`).
 //!
 //! Where a connection breaks another takes its place, [`MAX_RECONNECTS`] times before anything more
-//! comes: the server holds the backup meanwhile. Every wait has a bound.
+//! comes: the server holds the backup meanwhile. Of a shard another server may be the primary by
+//! then: it is looked for sooner. Every wait has a bound.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,6 +33,9 @@ const MAX_AHEAD: usize = 8;
 
 /// Connections that are tried before it is given up.
 const MAX_RECONNECTS: u32 = 5;
+
+/// The same where a shard is read: another server may have it.
+const MAX_SHARD_RECONNECTS: u32 = 2;
 
 /// Before each of them.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
@@ -210,7 +214,8 @@ impl Remote {
                     tries += 1;
                     // Who speaks something else will again.
                     let may_pass = matches!(broken, Broken::Lost(_) | Broken::NoServer(_)) && !self.id.is_empty();
-                    if !may_pass || tries > MAX_RECONNECTS {
+                    let most = if self.of.is_some() { MAX_SHARD_RECONNECTS } else { MAX_RECONNECTS };
+                    if !may_pass || tries > most {
                         return Err(self.ended(&broken));
                     }
                     std::thread::sleep(RECONNECT_PAUSE);

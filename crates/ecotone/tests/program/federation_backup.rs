@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::slice::from_ref;
 
 use serde_json::Value;
 
@@ -89,12 +90,12 @@ fn what_was_acknowledged_before_a_backup_is_in_the_federation_that_is_made_of_it
     assert!(is_sound(&backups));
     let (report, one) = restored(&backups, &folder.join("first"), "one");
     assert_eq!((&report["old_federation"], &report["id"]), (&old, &made["id"]));
-    all_are_there(&[one.clients.clone()], before);
+    all_are_there(from_ref(&one.clients), before);
     let status = one.status();
     assert!(status["federation"] != old && status["federation"] == report["federation"], "{status}");
     assert_eq!(status["servers"].as_array().unwrap().len(), 1);
     // It takes writes, and what it was restored from is not touched by that.
-    let mut client = Client::new(&[one.clients.clone()]);
+    let mut client = Client::new(from_ref(&one.clients));
     assert_eq!(client.ask(&["SET", "key:0", "other"]), "+OK");
     assert_eq!(Client::new(&everywhere).ask(&["GET", "key:0"]), value(0));
     drop(one);
@@ -107,7 +108,7 @@ fn what_was_acknowledged_before_a_backup_is_in_the_federation_that_is_made_of_it
     assert_eq!((&second["removed_backups"], listed(&backups).len()), (&Value::from(1), 1));
     assert!(second["new_bytes"].as_u64() < second["bytes"].as_u64(), "{second}");
     let (_, two) = restored(&backups, &folder.join("second"), "two");
-    assert_eq!(key_count(&[two.clients.clone()]), keys);
+    assert_eq!(key_count(from_ref(&two.clients)), keys);
     // No server of the old federation is let in, and a new one gets shards by itself.
     let three = two.joined(&folder.join("second"), "three");
     until("shards are spread", || {
@@ -138,14 +139,14 @@ fn a_backup_outlives_a_primary_and_one_that_cannot_names_the_shard() {
     let mut servers = federation(folder, &["a", "b", "c"], &["--shards", "2", "--copies", "3"], 3);
     let everywhere = addresses(&servers);
     let load = Load::start(&everywhere);
-    load.more(2000);
+    load.more(1000);
     let acknowledged = load.end();
     let primary = shards(&servers[0].status())[1]["primary"].as_str().unwrap().to_owned();
     let place = servers.iter().position(|server| server.name == primary).unwrap();
     let asked = servers.iter().find(|server| server.name != primary).unwrap().clients.clone();
     // So slow that it is under way when the second shard's primary is killed.
     let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
-    command.args(["cluster", "backup", &asked, "--to", text(&backups), "--limit-bytes-per-second", "400000", "--json"]);
+    command.args(["cluster", "backup", &asked, "--to", text(&backups), "--limit-bytes-per-second", "300000", "--json"]);
     let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let is_read = |name: &str| {
         let store = folder.join(name).join("shards/2/checkpoint_tmp");
@@ -161,8 +162,8 @@ fn a_backup_outlives_a_primary_and_one_that_cannot_names_the_shard() {
     assert!(made["shards"][1]["server"] != primary.as_str(), "{made}");
     assert!(is_sound(&backups));
     let (_, one) = restored(&backups, folder, "one");
-    all_are_there(&[one.clients.clone()], acknowledged);
-    assert_eq!(key_count(&[one.clients.clone()]), acknowledged);
+    all_are_there(from_ref(&one.clients), acknowledged);
+    assert_eq!(key_count(from_ref(&one.clients)), acknowledged);
 }
 
 /// What is damaged is named, and no server starts in what is half restored.
@@ -178,7 +179,7 @@ fn damage_is_named_and_a_restore_that_was_cut_short_is_no_server() {
     assert!(nothing.contains("ecotone cluster create"), "{nothing}");
     // Without copies shards have no positions, and are backed up all the same.
     cluster(&["create", &server.clients, "--shards", "3"]);
-    let load = Load::start(&[server.clients.clone()]);
+    let load = Load::start(from_ref(&server.clients));
     load.more(100);
     let acknowledged = load.end();
     let made = back_up(&server.clients, &backups, &[]);
@@ -206,7 +207,7 @@ fn damage_is_named_and_a_restore_that_was_cut_short_is_no_server() {
     std::fs::write(&object, &whole).unwrap();
     let (report, new) = restored(&backups, folder, "new");
     assert!(report["resumed_bytes"].as_u64() > Some(0), "{report}");
-    all_are_there(&[new.clients.clone()], acknowledged);
+    all_are_there(from_ref(&new.clients), acknowledged);
     let full = refused(&restore);
     assert!(full.contains("nothing is overwritten"), "{full}");
     // Whoever restores one store of it is told how.
