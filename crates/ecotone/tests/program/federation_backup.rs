@@ -65,17 +65,14 @@ fn what_was_acknowledged_before_a_backup_is_in_the_federation_that_is_made_of_it
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path();
     let backups = folder.join("backups");
-    let servers = federation(folder, &["a", "b", "c"], &["--shards", "4", "--copies", "2"], 2);
+    let servers = federation(folder, &["a", "b", "c"], &["--shards", "2", "--copies", "2"], 2);
     let old = servers[0].status()["federation"].clone();
     let everywhere = addresses(&servers);
     let load = Load::start(&everywhere);
     load.more(300);
-    // One server has some of the shards, and says what to do instead.
-    let lone = refused(&["backup", &servers[0].clients, "--to", text(&folder.join("lone"))]);
-    assert!(lone.contains("ecotone cluster backup"), "{lone}");
     let before = load.so_far();
     let made = back_up(&servers[1].clients, &backups, &[]);
-    assert_eq!((&made["federation"], made["shards"].as_array().unwrap().len()), (&old, 4));
+    assert_eq!((&made["federation"], made["shards"].as_array().unwrap().len()), (&old, 2));
     let servers_read: BTreeSet<&str> =
         made["shards"].as_array().unwrap().iter().map(|shard| shard["server"].as_str().unwrap()).collect();
     assert!(servers_read.len() > 1, "{made}");
@@ -114,20 +111,12 @@ fn what_was_acknowledged_before_a_backup_is_in_the_federation_that_is_made_of_it
     until("shards are spread", || {
         let status = two.status();
         let primaries = |name: &str| shards(&status).iter().filter(|shard| shard["primary"] == name).count();
-        (primaries("two"), primaries("three")) == (2, 2)
-            && shards(&three.status()).iter().filter(|shard| serves(shard, "three")).count() == 2
+        (primaries("two"), primaries("three")) == (1, 1)
+            && shards(&three.status()).iter().any(|shard| serves(shard, "three"))
     });
     let both = [two.clients.clone(), three.clients.clone()];
     all_are_there(&both, acknowledged);
     assert_eq!(key_count(&both), keys);
-    // Copies come when they are asked for.
-    cluster(&["set", &two.clients, "replication.copies", "2"]);
-    until("there are two copies", || {
-        let in_sync =
-            |shard: &Value| shard["copies"].as_array().unwrap().iter().filter(|copy| copy["in_sync"] == true).count();
-        shards(&two.status()).iter().all(|shard| in_sync(shard) == 2)
-    });
-    all_are_there(&both, acknowledged);
 }
 
 /// The primary of a shard is killed while it is read: the next one is.
@@ -182,6 +171,9 @@ fn damage_is_named_and_a_restore_that_was_cut_short_is_no_server() {
     let load = Load::start(from_ref(&server.clients));
     load.more(100);
     let acknowledged = load.end();
+    // A server with several shards says which command takes them.
+    let lone = refused(&["backup", &server.clients, "--to", text(&folder.join("lone"))]);
+    assert!(lone.contains("ecotone cluster backup"), "{lone}");
     let made = back_up(&server.clients, &backups, &[]);
     assert!(made["shards"].as_array().unwrap().iter().all(|shard| shard["number"].is_null() && shard["epoch"] == 1));
     let id = made["id"].as_str().unwrap();
