@@ -121,7 +121,7 @@ fn what_was_acknowledged_before_a_backup_is_in_the_federation_that_is_made_of_it
 
 /// The primary of a shard is killed while it is read: the next one is.
 #[test]
-fn a_backup_outlives_a_primary_and_one_that_cannot_names_the_shard() {
+fn a_backup_outlives_a_primary_that_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path();
     let backups = folder.join("backups");
