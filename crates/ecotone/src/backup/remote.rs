@@ -367,6 +367,12 @@ impl Source for Remote {
         text(&reply).map(str::to_owned).ok_or_else(|| self.failed("its answer to BACKUP HASH makes no sense"))
     }
 
+    /// Asks for none of its files, which counts as asking.
+    fn keep(&mut self) -> Result<()> {
+        let id = self.id.clone();
+        self.lasting(|remote| remote.ask_once(&[b"BACKUP", b"FILES", id.as_bytes(), b"0", b"0"])).map(drop)
+    }
+
     fn end(&mut self, is_completed: bool) -> Result<()> {
         let id = self.id.clone();
         let parts: [&[u8]; 4] = [b"BACKUP", b"END", id.as_bytes(), b"COMPLETED"];

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ecotone_resp::backups::sha256;
 use serde::Serialize;
@@ -29,6 +29,10 @@ const MAX_CANDIDATES: usize = 4;
 /// Pieces whose checksums are compared at a time: so that a server is asked before it gives up,
 /// however slowly it may be read.
 const PIECES_COMPARED: u64 = 32;
+
+/// Time in which a source is asked for something, whatever else there is to do: less than after what
+/// a server gives a backup up.
+const ASKS_EVERY: Duration = Duration::from_secs(20);
 
 /// Digits of the name under which a file comes.
 const PARTIAL_DIGITS: usize = 32;
@@ -171,7 +175,7 @@ pub(super) fn report(
 
 /// What is taken over from earlier backups is read again in one of so many, so that damage does not
 /// stay.
-const ROUNDS: u64 = 8;
+pub(super) const ROUNDS: u64 = 8;
 
 /// What distinguishes a file of one store from its others.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -256,6 +260,10 @@ pub(super) struct Copying<'c, 'g> {
     known: &'c mut Known,
     /// Comes before the paths of its files in the manifest.
     prefix: &'c str,
+    /// When the source was asked to keep what it holds, or was about to be asked for a file.
+    asked: Instant,
+    /// How often it is, at least.
+    pub(super) asks_every: Duration,
     pub(super) at: CopyProgress,
     pub(super) counts: Counts,
 }
@@ -283,7 +291,8 @@ impl<'c, 'g> Copying<'c, 'g> {
             bytes: begun.files.iter().map(|file| file.bytes).sum(),
             ..CopyProgress::default()
         };
-        Self { repository, source, limiter, progress, known, prefix, at, counts: Counts::default() }
+        let (asked, asks_every, counts) = (Instant::now(), ASKS_EVERY, Counts::default());
+        Self { repository, source, limiter, progress, known, prefix, asked, asks_every, at, counts }
     }
 
     /// The path of a file in the manifest.
@@ -309,6 +318,16 @@ impl<'c, 'g> Copying<'c, 'g> {
             copied.push(ManifestFile { path: self.named(file), bytes, object, stamp });
         }
         Ok(copied)
+    }
+
+    /// What is read here takes long, and the source hears nothing meanwhile: it is told that somebody
+    /// still wants what it holds.
+    fn keep(&mut self) -> Result<()> {
+        if self.asked.elapsed() >= self.asks_every {
+            self.source.keep()?;
+            self.asked = Instant::now();
+        }
+        Ok(())
     }
 
     /// The object that holds what `file` does, if there is one.
@@ -344,9 +363,16 @@ impl<'c, 'g> Copying<'c, 'g> {
 
     /// Whether an object holds what it is named after: all of it is read.
     fn is_sound(&mut self, object: &str, bytes: u64) -> Result<bool> {
-        let Self { repository, limiter, .. } = self;
-        let objects = &repository.objects;
-        match objects.read(object, bytes, &mut |piece| limiter.wait_for(piece.len() as u64))? {
+        let objects = &self.repository.objects;
+        let read = objects.read(object, bytes, &mut |piece| {
+            // In parts, since a whole one may have to wait for longer than the source does.
+            for part in piece.chunks(self.limiter.piece_bytes()) {
+                self.limiter.wait_for(part.len() as u64)?;
+                self.keep()?;
+            }
+            Ok(())
+        })?;
+        match read {
             Ok(()) => {
                 objects.note_sound(object);
                 Ok(true)
@@ -370,7 +396,7 @@ impl<'c, 'g> Copying<'c, 'g> {
         let (mut at, mut is_same) = (0, true);
         let read = objects.read(object, file.bytes, &mut |more| {
             if !is_same {
-                return Ok(());
+                return self.keep();
             }
             piece.extend_from_slice(more);
             while piece.len() as u64 >= compared || (at + piece.len() as u64 == file.bytes && !piece.is_empty()) {

@@ -76,6 +76,10 @@ impl Source for Lent<'_> {
         self.0.hash(file, from, bytes)
     }
 
+    fn keep(&mut self) -> Result<()> {
+        self.0.keep()
+    }
+
     fn end(&mut self, is_completed: bool) -> Result<()> {
         self.0.end(is_completed)
     }

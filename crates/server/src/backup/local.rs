@@ -75,6 +75,10 @@ impl Source for HeldSource<'_> {
         self.backups.hash(self.held, &file.path, from, bytes).map_err(|error| failed(&error))
     }
 
+    fn keep(&mut self) -> Result<()> {
+        self.backups.find(self.held.id.as_bytes()).map(drop).map_err(|error| failed(&error))
+    }
+
     /// Who began it ends it.
     fn end(&mut self, _is_completed: bool) -> Result<()> {
         Ok(())

@@ -115,6 +115,13 @@ pub trait Source {
     /// Why it cannot be had.
     fn hash(&mut self, file: &SourceFile, from: u64, bytes: u64) -> Result<String>;
 
+    /// Is still wanted, though nothing is read of it for a while.
+    ///
+    /// # Errors
+    ///
+    /// It is not held any more.
+    fn keep(&mut self) -> Result<()>;
+
     /// Holds it no more. With `is_completed` all of it was copied.
     ///
     /// # Errors

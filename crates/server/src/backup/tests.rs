@@ -6,7 +6,10 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use super::copy::{Copying, Known, ROUNDS};
+use super::repository::Repository;
 use super::*;
 
 /// A store whose files are in memory: path, content, and a number that is another for each content
@@ -19,6 +22,8 @@ pub(super) struct Made {
     pub(super) left: Option<u64>,
     pub(super) read_bytes: u64,
     hashed_bytes: u64,
+    /// How often it was asked to be kept.
+    pub(super) kept: u64,
     pub(super) ended: Vec<bool>,
 }
 
@@ -86,6 +91,11 @@ impl Source for Made {
     fn hash(&mut self, file: &SourceFile, from: u64, bytes: u64) -> Result<String> {
         self.hashed_bytes += bytes;
         Ok(sha256(&self.files[&file.path].0[from as usize..][..bytes as usize]))
+    }
+
+    fn keep(&mut self) -> Result<()> {
+        self.kept += 1;
+        Ok(())
     }
 
     fn end(&mut self, is_completed: bool) -> Result<()> {
@@ -170,6 +180,30 @@ fn only_what_is_new_is_read_and_the_same_content_lies_there_once() {
     }
     let last = list(&path).unwrap().pop().unwrap().id;
     assert_eq!(restored(&path, &last), contents(&made));
+}
+
+#[test]
+fn a_source_is_asked_to_be_kept_while_what_is_there_is_read_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, mut made) = (directory.path(), Made::new());
+    for number in 0..2 * ROUNDS {
+        made.write(&format!("{number:06}.sst"), number, 3_000 + number as usize);
+    }
+    make(path, &mut made, ALL).unwrap();
+    let repository = Repository::create_or_open(path).unwrap();
+    let begun = made.begin().unwrap();
+    let mut known = Known::read(&repository, "one").unwrap();
+    made.read_bytes = 0;
+    // As if each took longer than a server waits; and at a rate at which one does not.
+    for (asks_every, is_asked) in [(Duration::ZERO, true), (Duration::MAX, false)] {
+        made.kept = 0;
+        let mut limiter = Limiter::new(None, &|| true);
+        let mut nothing = |_| {};
+        let mut copying = Copying::new(&repository, &mut made, &mut limiter, &mut known, "", &begun, &mut nothing);
+        copying.asks_every = asks_every;
+        copying.all(&begun.files).unwrap();
+        assert_eq!((made.kept > 0, made.read_bytes), (is_asked, 0));
+    }
 }
 
 #[test]
