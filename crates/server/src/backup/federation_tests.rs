@@ -249,6 +249,48 @@ fn what_this_version_cannot_restore_is_said_when_it_is_backed_up() {
 }
 
 #[test]
+fn one_restores_at_a_time_and_only_into_the_folder_that_it_began_with() {
+    let directory = tempfile::tempdir().unwrap();
+    let (backups, mut given) = (directory.path().join("backups"), Given::new());
+    back_up_all(&backups, &mut given, None).unwrap();
+    let (to, aside) = (directory.path().join("to"), directory.path().join("aside"));
+    let mut looks = 0;
+    restore_federation(&backups, None, &to, &first_server, &mut |_| {
+        looks += 1;
+        let error = restore_all(&backups, None, &to).unwrap_err().to_string();
+        assert!(error.contains("another restore"), "{error}");
+        let refused = refuse_unfinished(&to).unwrap_err();
+        assert!(refused.contains("under way"), "{refused}");
+    })
+    .unwrap();
+    assert_eq!((looks, stores(&to)), (8, contents(&given)));
+    refuse_unfinished(&to).unwrap();
+    // One that was forgotten finds another folder in the place of its own, with what another restore
+    // has made; or its own, which is a server by now.
+    let lone = directory.path().join("lone");
+    let store = make(&lone, &mut Made::new(), ALL).unwrap().id;
+    for (name, is_replaced) in [("replaced", true), ("ended", false)] {
+        let to = directory.path().join(name);
+        let mut left = None;
+        let error = restore(&lone, Some(&store), &to, &mut |at| {
+            if at.done_files == 1 {
+                if is_replaced {
+                    fs::rename(&to, &aside).unwrap();
+                    restore_all(&backups, None, &to).unwrap();
+                } else {
+                    fs::remove_file(to.join("RESTORING")).unwrap();
+                }
+                left = Some(stores(&to));
+            }
+        })
+        .unwrap_err()
+        .to_string();
+        assert!(error.contains("nothing more is written"), "{error}");
+        assert_eq!(Some(stores(&to)), left);
+    }
+}
+
+#[test]
 fn backups_of_federations_and_of_stores_are_kept_each_by_itself() {
     let directory = tempfile::tempdir().unwrap();
     let (backups, mut given, mut made) = (directory.path().join("backups"), Given::new(), Made::new());

@@ -1,5 +1,9 @@
 //! Makes the folder of a server of a backup: of a store, or of all shards of a federation.
 //!
+//! One process at a time writes there: it locks the folder, and looks before each file whether the
+//! folder is still the one that it has locked, with its marker in it. A server does not start in one
+//! that is locked.
+//!
 //! Order: first what says that a restore is under way; then `CURRENT`, with which the folder is no
 //! store and no place for a new one; all other files, each durable and read against its checksum;
 //! last, by one rename, `STORE`, with which it is a store. So whatever cuts it short, a store opens
@@ -12,8 +16,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -175,14 +180,24 @@ pub(super) fn check_fits(saved: &SavedFederation, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a server's folder in which the restore of a federation has not ended: what is there may be
-/// some of its shards only.
+/// Refuses a server's folder into which something is restored now, and one in which the restore of a
+/// federation has not ended: what is there may be some of its shards only.
 ///
 /// # Errors
 ///
 /// What to do.
 pub fn refuse_unfinished(directory: &Path) -> Result<(), String> {
     let marker = directory.join(MARKER);
+    match File::open(directory).map(|folder| folder.try_lock_shared()) {
+        Ok(Err(TryLockError::WouldBlock)) => {
+            return Err(format!(
+                "a restore into {} is under way: start the server when it has ended, or end it and run it again",
+                directory.display()
+            ));
+        }
+        // Where there is no folder, or there are no locks, the marker tells.
+        Ok(_) | Err(_) => {}
+    }
     match fs::read_to_string(&marker) {
         Ok(text) if text.starts_with(OF_FEDERATION) => Err(format!(
             "the restore of a federation into {} was cut short, and it is no server yet: run the same `ecotone cluster restore` again, and it \
@@ -256,6 +271,8 @@ impl<'r> Restoring<'r> {
     ) -> Result<RestoreReport> {
         let began = Instant::now();
         let (to, manifest, marker) = (self.to, self.manifest, self.marker());
+        fs::create_dir_all(to).map_err(|error| BackupError::io("create the folder", to, error))?;
+        let locked = self.lock()?;
         let is_resumed = self.prepare()?;
         ended(is_resumed)?;
         self.check_space()?;
@@ -279,6 +296,7 @@ impl<'r> Restoring<'r> {
             if place == first || place == last {
                 directories.iter().try_for_each(|directory| sync_directory(directory))?;
             }
+            self.check_own(&locked)?;
             if is_resumed && is_there(file, path) {
                 resumed_bytes += file.bytes;
             } else if self.is_last(path) {
@@ -294,6 +312,7 @@ impl<'r> Restoring<'r> {
             progress(at);
         }
         directories.iter().try_for_each(|directory| sync_directory(directory))?;
+        self.check_own(&locked)?;
         found()?;
         fs::remove_file(&marker).map_err(|error| BackupError::io("remove", &marker, error))?;
         sync_directory(to)?;
@@ -322,10 +341,37 @@ impl<'r> Restoring<'r> {
         Ok(directories)
     }
 
+    /// The folder, of which nobody else who restores has a lock while this is open. Where the file
+    /// system has none it is open all the same.
+    fn lock(&self) -> Result<File> {
+        let folder = File::open(self.to).map_err(|error| BackupError::io("open", self.to, error))?;
+        match folder.try_lock() {
+            Err(TryLockError::WouldBlock) => Err(BackupError::Refused(format!(
+                "another restore into {} is under way: wait until it has ended, or name another folder",
+                self.to.display()
+            ))),
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(folder),
+        }
+    }
+
+    /// Makes sure that what is written comes into the folder that is locked: whoever was stopped for
+    /// long may find another one there, or that another restore has ended and a server runs.
+    fn check_own(&self, locked: &File) -> Result<()> {
+        let failed = |error| BackupError::io("inspect", self.to, error);
+        let (own, found) = (locked.metadata().map_err(failed)?, fs::metadata(self.to).map_err(failed)?);
+        let text = fs::read_to_string(self.marker()).unwrap_or_default();
+        if (own.dev(), own.ino()) != (found.dev(), found.ino()) || text != self.text {
+            return Err(BackupError::Refused(format!(
+                "{} is not what it was any more: it was removed, or another restore has ended there; nothing more is written",
+                self.to.display()
+            )));
+        }
+        Ok(())
+    }
+
     /// Makes sure that nothing is overwritten. Whether an earlier try is gone on with.
     fn prepare(&self) -> Result<bool> {
         let (to, marker) = (self.to, self.marker());
-        fs::create_dir_all(to).map_err(|error| BackupError::io("create the folder", to, error))?;
         let shown = to.display();
         match fs::read_to_string(&marker) {
             Ok(text) if text == self.text => return Ok(true),
