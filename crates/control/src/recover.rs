@@ -33,6 +33,10 @@ use crate::map::{MAX_SETTINGS, MAX_SHARDS, Map, Role, ServerState, Shard, SlotRa
 /// not as many servers.
 pub const SKIPPED_NUMBERS: u32 = 4_096;
 
+/// The epoch in which restored shards begin. What is in its first is founded empty where there is no
+/// store, and these have one: if it is lost nothing takes its place.
+const FIRST_RESTORED: Epoch = Epoch(2);
+
 /// The beginning of a new federation: no servers yet, one voter, which is to propose
 /// [`crate::entry::Entry::Found`].
 pub fn found(federation: FederationId) -> Snapshot {
@@ -66,7 +70,7 @@ pub fn restored(
         copies: own.clone(),
         in_sync: own.clone(),
         primary: Some(member),
-        epoch: Epoch(1),
+        epoch: FIRST_RESTORED,
         set_version: 1,
     };
     let map = Map {
@@ -207,7 +211,7 @@ mod tests {
         assert_eq!((map.next_member, map.next_shard, map.feature_level), (2, 10, 2));
         assert_eq!((map.authority.as_deref(), &map.settings), (Some(&[1, 2][..]), &settings));
         for (id, shard) in &map.shards {
-            assert_eq!((&shard.slots, shard.primary, shard.epoch), (&shards[id], Some(MemberId(1)), Epoch(1)));
+            assert_eq!((&shard.slots, shard.primary, shard.epoch), (&shards[id], Some(MemberId(1)), Epoch(2)));
             assert_eq!((shard.copies.len(), &shard.in_sync), (1, &shard.copies));
         }
         assert_eq!(snapshot.get_metadata().get_conf_state().voters, [1]);

@@ -192,7 +192,7 @@ fn all_shards_come_at_their_positions_and_another_federation_begins_with_them() 
                 .iter()
                 .map(|(id, shard)| (id.0, shard.slots[0].first, shard.primary, shard.epoch.0))
                 .collect();
-            assert_eq!(shards, [(1, 0, Some(known.member), 1), (7, 8192, Some(known.member), 1)]);
+            assert_eq!(shards, [(1, 0, Some(known.member), 2), (7, 8192, Some(known.member), 2)]);
             assert_eq!(map.next_shard, 8, "a number of a shard is given twice");
             assert_eq!(map.server(known.member).unwrap().name.as_str(), "first");
             report
