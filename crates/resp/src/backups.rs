@@ -1,7 +1,8 @@
 //! Backups that clients take away (`BACKUP`): checkpoints of the store, or of that of one shard, that
 //! are held while somebody copies their files.
 //!
-//! Of a shard with copies only the primary is backed up, and only while it has its lease once the
+//! A store is backed up by itself only where it has all slots: of one of several shards it would be a
+//! part of what clients see, without a word. Of a shard with copies only the primary is backed up, and only while it has its lease once the
 //! checkpoint is made: then nobody else has acknowledged anything before, and all that was is in it.
 //!
 //! Bounds: [`MAX_HELD`] checkpoints at a time. One of which nothing was asked for [`MAX_IDLE`]
@@ -25,7 +26,7 @@ use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 
 use ecotone_keyspace::gate::{CommitGate, Level, Place, Refused};
-use ecotone_keyspace::{Keyspace, ShardId};
+use ecotone_keyspace::{GatedStore, Keyspace, ShardId, Slot};
 
 /// Checkpoints that are held at a time, `BGSAVE`'s included.
 pub const MAX_HELD: usize = 4;
@@ -81,7 +82,7 @@ pub struct BackupCounts {
 /// What a backup is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackedUp {
-    /// The only store that the server has.
+    /// The only store that there is, with all slots.
     OnlyStore,
     /// This shard's, of which the server is the primary.
     Shard(ShardId),
@@ -100,6 +101,7 @@ pub struct BackupSnapshot {
     pub place: Option<Place>,
     /// Its files.
     pub checkpoint: HeldCheckpoint,
+    of: BackedUp,
     asked: Mutex<Instant>,
 }
 
@@ -125,6 +127,12 @@ pub enum BackupError {
          backup`, which takes all shards, or name one (BACKUP BEGIN SHARD)"
     )]
     NotOneStore(usize),
+    /// It is one of several.
+    #[error(
+        "this server holds {0} only, one of several shards of its federation: back all of them up with `ecotone cluster backup`, or name \
+         one (BACKUP BEGIN SHARD)"
+    )]
+    NotAllSlots(ShardId),
     /// Another server has what was acknowledged, or may have.
     #[error("{0} cannot be backed up here: {1}; ask the server that FEDERATION STATUS names as its primary")]
     NotPrimary(ShardId, &'static str),
@@ -154,6 +162,16 @@ impl Backups {
     ///
     /// See [`BackupError`].
     pub fn begin(self: &Arc<Self>, keyspace: &Arc<Keyspace>, of: BackedUp) -> Result<Arc<BackupSnapshot>, BackupError> {
+        // Before another one has to give its place.
+        let (id, (store, gate)) = found(keyspace, of)?;
+        let check = |place: Option<Place>| match (&gate, place) {
+            (Some(gate), Some(place)) => {
+                still_primary(gate.as_ref(), place).map_err(|why| BackupError::NotPrimary(id, why))
+            }
+            _ => Ok(()),
+        };
+        let written = || gate.as_ref().map(|gate| gate.written());
+        check(written())?;
         let (begun, yields) = {
             let mut state = self.state.lock();
             if state.has_stopped {
@@ -170,16 +188,10 @@ impl Backups {
         if let Some(yields) = yields {
             self.give_up(&yields, "another was begun, and there was no other place");
         }
-        let (store, gate) = match of {
-            BackedUp::OnlyStore => (keyspace.only_store().ok_or_else(|| no_store(keyspace, of))?, None),
-            BackedUp::Shard(id) => keyspace.store_of(id).ok_or_else(|| no_store(keyspace, of))?,
-        };
         let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        let place = gate.as_ref().map(|gate| gate.written());
+        let place = written();
         let checkpoint = store.hold_checkpoint()?;
-        if let (BackedUp::Shard(id), Some(gate), Some(place)) = (of, &gate, place) {
-            still_primary(gate.as_ref(), place).map_err(|why| BackupError::NotPrimary(id, why))?;
-        }
+        check(place)?;
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let held = Arc::new(BackupSnapshot {
             id: format!("{time_ms:x}-{}", NEXT.fetch_add(1, Ordering::Relaxed)),
@@ -187,6 +199,7 @@ impl Backups {
             store: store.lineage()?,
             place,
             checkpoint,
+            of,
             asked: Mutex::new(Instant::now()),
         });
         let mut state = self.state.lock();
@@ -194,7 +207,7 @@ impl Backups {
             return Err(BackupError::Stops);
         }
         if !keyspace.has_store(&store) {
-            return Err(no_store(keyspace, of));
+            return Err(not_here(id));
         }
         state.watch(self, keyspace)?;
         state.held.push(held.clone());
@@ -343,12 +356,28 @@ impl Backups {
     }
 }
 
-/// Why what was asked for is not there.
-fn no_store(keyspace: &Keyspace, of: BackedUp) -> BackupError {
-    match of {
-        BackedUp::OnlyStore => BackupError::NotOneStore(keyspace.stores().count()),
-        BackedUp::Shard(id) => BackupError::NotPrimary(id, "this server is not its primary"),
-    }
+/// What is to be backed up: the shard, its store, and what its replies wait for.
+fn found(keyspace: &Keyspace, of: BackedUp) -> Result<(ShardId, GatedStore), BackupError> {
+    let id = match of {
+        BackedUp::Shard(id) => id,
+        BackedUp::OnlyStore => {
+            let held = keyspace.held_slots();
+            let stores = keyspace.stores().count();
+            let Some(&(id, ..)) = held.first().filter(|_| stores == 1) else {
+                return Err(BackupError::NotOneStore(stores));
+            };
+            let slots: u32 = held.iter().map(|(_, first, last)| u32::from(last - first) + 1).sum();
+            if slots != u32::from(Slot::LAST.number()) + 1 {
+                return Err(BackupError::NotAllSlots(id));
+            }
+            id
+        }
+    };
+    keyspace.store_of(id).map(|store| (id, store)).ok_or_else(|| not_here(id))
+}
+
+fn not_here(id: ShardId) -> BackupError {
+    BackupError::NotPrimary(id, "this server is not its primary")
 }
 
 /// Whether nobody else can have acknowledged anything by now: to be asked once the checkpoint is
@@ -453,6 +482,10 @@ mod tests {
         let (first, second) = (held[0].id.clone(), held[1].id.clone());
         rests(&held[0], YIELDS_AFTER);
         rests(&held[1], YIELDS_AFTER + LOOKS_EVERY);
+        // Who asks for what is not here takes nobody's place.
+        let refused = backups.begin(&keyspace, BackedUp::Shard(ShardId(99)));
+        assert!(matches!(refused, Err(BackupError::NotPrimary(ShardId(99), _))), "{refused:?}");
+        assert_eq!((backups.held(), checkpoints(directory.path())), (MAX_HELD, MAX_HELD));
         // Asking keeps it, and of those that rest the one that did so for longest goes.
         rests(&held[2], 2 * YIELDS_AFTER);
         backups.find(held[2].id.as_bytes()).unwrap();
@@ -573,6 +606,28 @@ mod tests {
         *gate.0.lock() = (place(3, 7), Ok(place(3, 7)));
         keyspace.give_up_shard(ShardId(2)).unwrap();
         assert!(matches!(begin(2), Err(BackupError::NotPrimary(..))));
+        // The other one is the only store now, and not all of the federation.
+        let part = backups.begin(&keyspace, BackedUp::OnlyStore);
+        assert!(matches!(part, Err(BackupError::NotAllSlots(ShardId(5)))), "{part:?}");
+        backups.finish();
+    }
+
+    #[test]
+    fn an_only_store_with_copies_is_backed_up_by_its_primary_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path(), OpenMode::CreateOrOpen, StoreSettings::default()).unwrap();
+        let place = Place { epoch: 3, number: 7 };
+        let given = Arc::new(Given(Mutex::new((place, Err(Refused::NoLease)))));
+        let gate: Option<Arc<dyn CommitGate>> = Some(given.clone());
+        let shard = OpenShard { id: ShardId(1), slots: vec![(0, 16_383)], store: Arc::new(store), gate };
+        let keyspace = Keyspace::open_shards(vec![shard], Durability::EverySecond).unwrap();
+        let backups = Arc::new(Backups::default());
+        let refused = backups.begin(&keyspace, BackedUp::OnlyStore);
+        assert!(matches!(refused, Err(BackupError::NotPrimary(ShardId(1), _))), "{refused:?}");
+        *given.0.lock() = (place, Ok(place));
+        let held = backups.begin(&keyspace, BackedUp::OnlyStore).unwrap();
+        backups.end(held.id.as_bytes(), true).unwrap();
+        assert_ne!(backups.counts.last_completed_s.load(Ordering::Relaxed), 0);
         backups.finish();
     }
 }

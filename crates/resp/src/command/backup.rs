@@ -1,8 +1,8 @@
 //! BACKUP: how `ecotone backup` takes a copy of the store through a client's connection. Redis has
 //! no such command.
 //!
-//! `BEGIN` holds a checkpoint, of the only store or of that of a shard; `FILES` lists its files, `READ` returns their bytes; `END` releases
-//! it. All of it is for who runs the server: what is read are files as they are, with all keys and
+//! `BEGIN` holds a checkpoint, of the only store or of that of a shard; `FILES` lists its files,
+//! `READ` returns their bytes; `END` releases it. All of it is for who runs the server: what is read are files as they are, with all keys and
 //! values. See [`crate::backups`] for the bounds.
 
 use super::entry::{container, help, plain};
