@@ -75,7 +75,8 @@ pub struct BackupCounts {
     pub given_up: AtomicU64,
     /// Bytes of files that were read for backups.
     pub read_bytes: AtomicU64,
-    /// When the last one was completed, in seconds since 1970; 0 before the first.
+    /// When the last one of an only store was completed, in seconds since 1970; 0 before the first.
+    /// Whether a federation of which a shard was copied has got its backup is not known here.
     pub last_completed_s: AtomicU64,
 }
 
@@ -272,8 +273,10 @@ impl Backups {
         }
         if self.forget(&held) {
             self.counts.completed.fetch_add(1, Ordering::Relaxed);
-            let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-            self.counts.last_completed_s.store(now_s, Ordering::Relaxed);
+            if held.of == BackedUp::OnlyStore {
+                let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+                self.counts.last_completed_s.store(now_s, Ordering::Relaxed);
+            }
         }
         Ok(())
     }
@@ -602,8 +605,14 @@ mod tests {
         assert!(matches!(begin(9), Err(BackupError::NotPrimary(ShardId(9), _))));
         assert_eq!(backups.held(), held);
         until_held(&directory.path().join("2"), 1);
-        // A shard that is given up takes its backups along.
         *gate.0.lock() = (place(3, 7), Ok(place(3, 7)));
+        // That one is there does not say that the federation has a backup.
+        let copied = begin(2).unwrap();
+        backups.end(copied.id.as_bytes(), true).unwrap();
+        drop(copied);
+        let counts = [&backups.counts.completed, &backups.counts.last_completed_s];
+        assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [1, 0]);
+        // A shard that is given up takes its backups along.
         keyspace.give_up_shard(ShardId(2)).unwrap();
         assert!(matches!(begin(2), Err(BackupError::NotPrimary(..))));
         // The other one is the only store now, and not all of the federation.

@@ -134,10 +134,14 @@ fn backups(page: &mut Page, backups: Option<&Backups>) {
     );
     page.gauge(
         "ecotone_backup_last_completed_timestamp_seconds",
-        "When the last backup was completed, in seconds since 1970; none before the first since the start.",
+        "When the last backup of an only store was completed, in seconds since 1970; none before the first since the start.",
         counts.map(|of| number(&of.last_completed_s)).filter(|at_s| *at_s > 0),
     );
-    page.counter("ecotone_backup_completed_total", "Backups completed.", counts.map(|of| number(&of.completed)));
+    page.counter(
+        "ecotone_backup_completed_total",
+        "Backups completed; of a federation each shard that was copied.",
+        counts.map(|of| number(&of.completed)),
+    );
     page.counter(
         "ecotone_backup_aborted_total",
         "Backups that ended before they were complete; the next one continues from there.",
