@@ -102,7 +102,6 @@ pub fn back_up_federation(
             federation.id
         )));
     }
-    repository.takes_federations()?;
     let store = name_of(&federation.id);
     let mut all = All {
         repository: &repository,
@@ -139,6 +138,8 @@ pub fn back_up_federation(
     federation
         .check(&manifest.files)
         .map_err(|why| BackupError::Source(format!("the shards make no federation: {why}")))?;
+    // Not before: older versions read the folder until there is one.
+    repository.takes_federations()?;
     repository.commit(&manifest)?;
     repository.forget_partial()?;
     let not_restorable = check_fits(&federation, &manifest.id).err().map(|error| error.to_string());

@@ -298,6 +298,10 @@ fn backups_of_federations_and_of_stores_are_kept_each_by_itself() {
     let store = make(&backups, &mut made, ALL).unwrap().id;
     let marker = || fs::read_to_string(backups.join("ECOTONE-BACKUPS")).unwrap();
     assert_eq!(marker(), "ecotone backups\nformat 1\n");
+    // Nothing came of this one.
+    let mut in_vain = Given { in_vain: BTreeMap::from([(7, u32::MAX)]), ..Given::new() };
+    back_up_all(&backups, &mut in_vain, None).unwrap_err();
+    assert_eq!(marker(), "ecotone backups\nformat 1\n");
     let error = restore_all(&backups, None, &directory.path().join("x")).unwrap_err().to_string();
     assert!(error.contains("of one store") && error.contains("ecotone restore"), "{error}");
     for _ in 0..3 {
