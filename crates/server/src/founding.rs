@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 use ecotone_control::entry::NewServer;
 use ecotone_control::ids::{DirectoryId, FederationId, MemberId, ShardId};
-use ecotone_control::map::{Addresses, Role, SlotRange};
+use ecotone_control::map::{Addresses, MAX_ZONE_BYTES, Role, SlotRange};
+use ecotone_control::recover::restored;
 use ecotone_identity::founding::{Founded, found};
+use ecotone_identity::names::check_name;
 use ecotone_identity::{Clock, Identity, Joined, Peer, SystemClock};
 use ecotone_membership::{FEATURES, folder};
 use ecotone_types::ServerId;
@@ -76,6 +78,30 @@ pub struct RestoredServer {
     pub zone: String,
     /// Settings of the federation.
     pub settings: BTreeMap<String, String>,
+}
+
+/// Whether [`found_restored`] can make a federation of these, with an id and an authority that are
+/// drawn then.
+///
+/// # Errors
+/// What is wrong with the server's name or zone, with the settings, or with the shards.
+pub(crate) fn check_founding(
+    server: &RestoredServer,
+    shards: &BTreeMap<ShardId, Vec<SlotRange>>,
+) -> std::result::Result<(), String> {
+    check_name(&server.name).map_err(|error| error.to_string())?;
+    if server.zone.len() > MAX_ZONE_BYTES {
+        return Err(format!("the zone has {} bytes, and may have {MAX_ZONE_BYTES}", server.zone.len()));
+    }
+    let first = NewServer {
+        directory: DirectoryId([0; 16]),
+        name: server.name.clone(),
+        addresses: Addresses::default(),
+        zone: server.zone.clone(),
+        role: Role::Data,
+        features: FEATURES,
+    };
+    restored(FederationId([1; 8]), &first, vec![0], shards, server.settings.clone()).map(drop)
 }
 
 /// Makes the server of `directory` the first one of a new federation, with its own id and authority,

@@ -245,6 +245,17 @@ fn what_this_version_cannot_restore_is_said_when_it_is_backed_up() {
     assert!(why == refused && refused.contains("newer version"), "{why} {refused}");
     assert!(!to.exists());
     given.feature_level -= 1;
+    // Neither is anything written for who can be no server of it.
+    let zone = |saved: &SavedFederation| RestoredServer { zone: "z".repeat(65), ..first_server(saved) };
+    let name = |saved: &SavedFederation| RestoredServer {
+        name: ServerId::new("n".repeat(65)).unwrap(),
+        ..first_server(saved)
+    };
+    back_up_all(&backups, &mut given, None).unwrap();
+    for server in [&zone as &dyn Fn(&SavedFederation) -> RestoredServer, &name] {
+        restore_federation(&backups, None, &to, server, &mut |_| {}).unwrap_err();
+        assert!(!to.exists());
+    }
     assert_eq!(back_up_all(&backups, &mut given, None).unwrap().not_restorable, None);
 }
 

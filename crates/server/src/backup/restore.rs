@@ -34,7 +34,7 @@ use super::manifest::{CURRENT, Manifest, ManifestFile, SavedFederation, SavedSha
 use super::objects::{Objects, read_whole, sync_directory, write_whole};
 use super::repository::Repository;
 use super::{BackupError, CopyProgress, Result};
-use crate::founding::{RestoredServer, found_restored};
+use crate::founding::{RestoredServer, check_founding, found_restored};
 
 /// Says which backup is being restored.
 const MARKER: &str = "RESTORING";
@@ -143,6 +143,9 @@ pub fn restore_federation(
     let range = |&(first, last): &(u16, u16)| SlotRange { first, last };
     let shards: BTreeMap<ShardId, Vec<SlotRange>> =
         saved.shards.iter().map(|shard| (ShardId(shard.shard), shard.slots.iter().map(range).collect())).collect();
+    // All that is known before is asked before: copying takes long.
+    check_founding(&server, &shards)
+        .map_err(|why| BackupError::Refused(format!("no federation can be made of backup {}: {why}", manifest.id)))?;
     let mut first = None;
     let restored = Restoring::new(&repository, &manifest, to).all(&|_| Ok(()), progress, &mut || {
         let founded = found_restored(to, &server, &shards);
