@@ -2,9 +2,10 @@
 //!
 //! Where a connection breaks another takes its place, [`MAX_RECONNECTS`] times before anything more
 //! comes: the server holds the backup meanwhile. Of a shard another server may be the primary by
-//! then: it is looked for sooner. Every wait has a bound.
+//! then: it is looked for sooner, and at once where this one was silent. Every wait has a bound.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use ecotone_bench::target::resp::{Bounds, Broken, Client, Credentials, Limits, Reply, ServerAddress, Tls};
@@ -12,7 +13,8 @@ use ecotone_server::backup::{BackupError, Begun, Limiter, MAX_PIECE_BYTES, Resul
 
 use crate::live_server::ConnectionArguments;
 
-/// A backup begins with a flush of all memtables, which may take long on a busy device. The longest
+/// A backup begins with a flush of all memtables, which may take long on a busy device; of a shard
+/// that takes longer than [`SHARD_SILENCE_TIMEOUT`] it is begun again, with less to flush. The longest
 /// reply is a list of files, or what a federation of thousands of shards is like.
 const LIMITS: Limits = Limits {
     connect_timeout: Duration::from_secs(10),
@@ -21,9 +23,14 @@ const LIMITS: Limits = Limits {
     reply_bounds: Bounds { bytes: 64 << 20, elements: 4096 },
 };
 
-/// Of a shard another server may have, and is asked once this one is silent for so long while its
-/// files are read.
+/// Of a shard that another server may have, which is asked once this one is silent for so long.
 const SHARD_SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a federation is like a server says from memory.
+const MAP_SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// All servers are asked for it, and whoever is gone is waited for.
+const MAP_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Files that are asked for at a time.
 const FILES: u64 = 1000;
@@ -62,6 +69,16 @@ pub(crate) struct Server {
     pub(crate) tls: Option<Tls>,
 }
 
+/// What is asked of a server.
+enum Asked {
+    /// Its only store.
+    OnlyStore,
+    /// What it knows of its federation.
+    Map,
+    /// A shard.
+    Shard(OfShard),
+}
+
 /// One shard of a server in a federation.
 #[derive(Clone)]
 pub(crate) struct OfShard {
@@ -74,7 +91,7 @@ pub(crate) struct OfShard {
 /// A server whose store is copied.
 pub(crate) struct Remote {
     server: Server,
-    of: Option<OfShard>,
+    of: Asked,
     client: Option<Client>,
     id: String,
 }
@@ -102,12 +119,17 @@ impl From<BackupError> for Stop {
 impl Remote {
     /// Its only store.
     pub(crate) fn of(server: Server) -> Self {
-        Self { server, of: None, client: None, id: String::new() }
+        Self { server, of: Asked::OnlyStore, client: None, id: String::new() }
+    }
+
+    /// What it says of its federation.
+    pub(crate) fn of_map(server: Server) -> Self {
+        Self { server, of: Asked::Map, client: None, id: String::new() }
     }
 
     /// The store of a shard, of which it is the primary as far as is known.
     pub(crate) fn of_shard(server: Server, of: OfShard) -> Self {
-        Self { server, of: Some(of), client: None, id: String::new() }
+        Self { server, of: Asked::Shard(of), client: None, id: String::new() }
     }
 
     /// Asks it anything, and expects a text.
@@ -122,13 +144,18 @@ impl Remote {
         }
     }
 
+    /// Whether another server may do.
+    fn is_of_several(&self) -> bool {
+        !matches!(self.of, Asked::OnlyStore)
+    }
+
     fn failed(&self, what: impl std::fmt::Display) -> BackupError {
         BackupError::Source(format!("the server at {}: {what}", self.server.address))
     }
 
     /// The error of a connection that ended and is not replaced.
     fn ended(&self, broken: &Broken) -> BackupError {
-        if self.of.is_some() && matches!(broken, Broken::Lost(_) | Broken::NoServer(_)) {
+        if self.is_of_several() && matches!(broken, Broken::Lost(_) | Broken::NoServer(_)) {
             return BackupError::Gone(format!("the server at {}: {broken}", self.server.address));
         }
         match broken {
@@ -149,14 +176,14 @@ impl Remote {
     fn refused(&self, said: &str) -> BackupError {
         let code = said.split_whitespace().next();
         // Who begins, or is being ended, may answer so.
-        if self.of.is_some() && matches!(code, Some("NOBACKUP" | "LOADING" | "CLUSTERDOWN")) {
+        if self.is_of_several() && matches!(code, Some("NOBACKUP" | "LOADING" | "CLUSTERDOWN")) {
             return BackupError::Gone(format!("the server at {}: {said}", self.server.address));
         }
         let next = match code {
             Some("NOAUTH") => "; give the password with --password-file FILE or in ECOTONE_CLIENTS_PASSWORD",
             Some("WRONGPASS") => "; --password-file or ECOTONE_CLIENTS_PASSWORD does not have its password",
             Some("NOBACKUP") => "; run this again: it goes on from there",
-            _ if self.of.is_some() && said.contains("wrong number of arguments") => {
+            _ if self.is_of_several() && said.contains("wrong number of arguments") => {
                 "; it is of a version that cannot back up one shard of several: update it first"
             }
             _ if said.contains("is alone") => "; back it up by `ecotone backup`",
@@ -170,8 +197,11 @@ impl Remote {
     fn client(&mut self) -> Result<&mut Client, Stop> {
         if self.client.is_none() {
             let limits = match &self.of {
-                Some(_) if !self.id.is_empty() => Limits { silence_timeout: SHARD_SILENCE_TIMEOUT, ..LIMITS },
-                _ => LIMITS,
+                Asked::OnlyStore => LIMITS,
+                Asked::Map => {
+                    Limits { connect_timeout: MAP_CONNECT_TIMEOUT, silence_timeout: MAP_SILENCE_TIMEOUT, ..LIMITS }
+                }
+                Asked::Shard(_) => Limits { silence_timeout: SHARD_SILENCE_TIMEOUT, ..LIMITS },
             };
             let Server { address, credentials, tls } = &self.server;
             let mut client = match tls {
@@ -213,8 +243,15 @@ impl Remote {
                     self.client = None;
                     tries += 1;
                     // Who speaks something else will again.
-                    let may_pass = matches!(broken, Broken::Lost(_) | Broken::NoServer(_)) && !self.id.is_empty();
-                    let most = if self.of.is_some() { MAX_SHARD_RECONNECTS } else { MAX_RECONNECTS };
+                    let may_pass = match &broken {
+                        // It would be waited for as long again.
+                        Broken::Lost(error) | Broken::NoServer(error) if self.is_of_several() => {
+                            error.kind() != ErrorKind::TimedOut
+                        }
+                        Broken::Lost(_) | Broken::NoServer(_) => true,
+                        _ => false,
+                    } && !self.id.is_empty();
+                    let most = if self.is_of_several() { MAX_SHARD_RECONNECTS } else { MAX_RECONNECTS };
                     if !may_pass || tries > most {
                         return Err(self.ended(&broken));
                     }
@@ -303,7 +340,10 @@ impl Remote {
 
 impl Source for Remote {
     fn begin(&mut self) -> Result<Begun> {
-        let shard = self.of.as_ref().map(|of| of.shard.to_string());
+        let shard = match &self.of {
+            Asked::Shard(of) => Some(of.shard.to_string()),
+            Asked::OnlyStore | Asked::Map => None,
+        };
         let mut request: Vec<&[u8]> = vec![b"BACKUP", b"BEGIN"];
         request.extend(shard.iter().flat_map(|shard| [b"SHARD", shard.as_bytes()]));
         let reply = self.lasting(|remote| remote.ask_once(&request))?;
@@ -324,12 +364,13 @@ impl Source for Remote {
         };
         let position = number("epoch").zip(number("number"));
         self.id = id;
-        if self.of.is_some() {
-            // Another one waits for less long.
-            self.client = None;
+        let listed = self.files(files);
+        if matches!(&listed, Err(error) if !matches!(error, BackupError::Gone(_))) {
+            // Nobody else knows that it is held. Where it cannot be ended it ends by itself.
+            let _ = self.end(false);
         }
-        let mut files = self.files(files)?;
-        if let Some(of) = &self.of {
+        let mut files = listed?;
+        if let Asked::Shard(of) = &self.of {
             files.iter_mut().for_each(|file| file.stamp = format!("{}{}", of.stamps, file.stamp));
         }
         Ok(Begun { store, time_ms, position, files })

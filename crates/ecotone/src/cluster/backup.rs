@@ -251,8 +251,7 @@ impl Guide {
         let makes_no_sense = || {
             BackupError::Source(format!("the server at {} answers FEDERATION by what makes no sense", server.address))
         };
-        let of = OfShard { shard: 0, stamps: String::new() };
-        let answer = Remote::of_shard(server.clone(), of).text(&[b"FEDERATION", b"STATUS"])?;
+        let answer = Remote::of_map(server.clone()).text(&[b"FEDERATION", b"STATUS"])?;
         let status: Value = serde_json::from_slice(&answer).map_err(|_| makes_no_sense())?;
         let map = FederationMap { status, asked: server.clone() };
         if map.federation().is_empty() {

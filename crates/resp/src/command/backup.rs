@@ -100,7 +100,8 @@ impl From<BackupError> for Failure {
     fn from(error: BackupError) -> Self {
         match error {
             BackupError::Store(error) => error.into(),
-            error @ (BackupError::Unknown | BackupError::Stops | BackupError::NotPrimary(..)) => {
+            error
+            @ (BackupError::Unknown | BackupError::Stops | BackupError::TooMany | BackupError::NotPrimary(..)) => {
                 Self::with(format!("NOBACKUP {error}"))
             }
             error => Self::with(format!("ERR {error}")),
