@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ecotone_bench::target::resp::ServerAddress;
 use ecotone_control::settings::{COPIES, MIN_IN_SYNC};
 use ecotone_server::backup::{
@@ -90,6 +90,9 @@ pub(super) fn backup(arguments: &BackupArguments) -> Result<()> {
     spinner.end();
     let report = made?;
     print(arguments.json, &serde_json::to_value(&report)?, &backed_up(&report, &arguments.to))?;
+    if let Some(why) = &report.not_restorable {
+        bail!("the backup is complete, but this version cannot restore it: {why}");
+    }
     all_removed(&report.backup)
 }
 
@@ -143,9 +146,6 @@ fn backed_up(report: &FederationBackupReport, to: &Path) -> String {
     for shard in &report.shards {
         let SavedShard { shard: number, server, files, bytes, .. } = shard;
         line!(text, "  shard {number}  {} on {server}, {} in {files} files", position(shard), human(*bytes));
-    }
-    if let Some(why) = &report.not_restorable {
-        line!(text, "BEWARE    it cannot be restored by this version: {why}");
     }
     if report.retries > 0 {
         line!(text, "retries   {}, since a primary was gone", report.retries);
