@@ -2,7 +2,8 @@
 //! backups, and from there into the first server of another one.
 //!
 //! The map says which server is the primary of a shard. It is asked of the server that was named, and
-//! where a primary is gone of the others as well, one after the other.
+//! where a primary is gone of the others as well. The newest map counts, and none that is older than
+//! one that was there before: a server that has lost touch may say what was true long ago.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,9 @@ use crate::progress::Spinner;
 
 /// Before the primary of a shard is looked for once more.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Servers that are asked for the map at once, each in a thread; with each try others of more.
+const MAX_ASKED: usize = 8;
 
 /// Copies of a shard that a restored federation begins with, unless others are asked for: there is one
 /// server.
@@ -212,6 +216,12 @@ impl FederationMap {
         self.status["federation"].as_str().unwrap_or_default()
     }
 
+    /// Of two the greater one is newer.
+    fn age(&self) -> (u64, u64) {
+        let number = |name: &str| self.status[name].as_u64().unwrap_or(0);
+        (number("generation"), number("map_version"))
+    }
+
     fn servers(&self) -> impl Iterator<Item = &Value> {
         self.status["servers"].as_array().into_iter().flatten()
     }
@@ -263,36 +273,21 @@ impl Guide {
         Ok(map)
     }
 
-    /// The map of any server, another one first with each try.
+    /// The newest map of all servers that answer, or of [`MAX_ASKED`] of them, others with each try.
     fn look(&mut self, tries: u32) -> backup::Result<&FederationMap> {
-        let federation = self.map.as_ref().map(|map| map.federation().to_owned());
         let mut all: Vec<&Server> = [&self.first].into_iter().chain(&self.others).collect();
         let count = all.len();
-        all.rotate_left(tries as usize % count);
-        let (mut found, mut why) = (None, None);
-        for server in all {
-            match Self::ask(server) {
-                Ok(map) if federation.as_deref().is_none_or(|federation| federation == map.federation()) => {
-                    found = Some(map);
-                    break;
-                }
-                Ok(map) => {
-                    let other =
-                        format!("the server at {} is of another federation, {}", server.address, map.federation());
-                    why = Some(BackupError::Gone(other));
-                }
-                Err(error) => why = Some(error),
-            }
-        }
-        let Some(map) = found else {
-            return Err(match (why, federation) {
-                // What is wrong with one that was there before may pass.
-                (Some(error), Some(_)) => BackupError::Gone(error.to_string()),
-                (Some(error), None) => error,
-                (None, _) => BackupError::Gone("no server of the federation is known".into()),
-            });
-        };
+        all.rotate_left(tries as usize * MAX_ASKED % count);
+        all.truncate(MAX_ASKED);
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let asking: Vec<_> = all.into_iter().map(|server| scope.spawn(|| Self::ask(server))).collect();
+            // One that panicked has told so.
+            asking.into_iter().filter_map(|asking| asking.join().ok()).collect()
+        });
+        let map = newest(self.map.as_ref(), answers)?;
         self.others = map.servers().filter_map(|server| map.reached(server)).collect();
+        let first = self.first.address.to_string();
+        self.others.retain(|server| server.address.to_string() != first);
         Ok(self.map.insert(map))
     }
 }
@@ -300,7 +295,9 @@ impl Guide {
 impl FederationSource for Guide {
     fn describe(&mut self) -> backup::Result<SavedFederation> {
         let first = self.first.address.clone();
-        let map = self.look(0).map_err(|error| match error {
+        // The first time only the one that was named is known, which may be behind.
+        let looked = self.look(0).map(|_| ()).and_then(|()| self.look(0));
+        let map = looked.map_err(|error| match error {
             BackupError::Gone(why) => BackupError::Source(format!(
                 "{why}; name the address after `clients are served` in the log of any server of the federation"
             )),
@@ -332,7 +329,8 @@ impl FederationSource for Guide {
         })?;
         // Another server may have come to this address.
         let own = Self::ask(&server)?;
-        if own.federation() != map.federation() || own.status["asked"]["name"] != name {
+        let is_of_old = own.age().0 < map.age().0;
+        if own.federation() != map.federation() || is_of_old || own.status["asked"]["name"] != name {
             return Err(gone(format!("the server at {} is not its primary {name}", server.address)));
         }
         let of = OfShard { shard, stamps: format!("{}-{member}:", map.federation()) };
@@ -342,6 +340,42 @@ impl FederationSource for Guide {
             source: Box::new(Remote::of_shard(server, of)),
         })
     }
+}
+
+/// The newest of `answers` that is not older than what was known `before`, and of the same federation.
+///
+/// # Errors
+/// That of an answer; [`BackupError::Gone`] where something was known before: it may pass.
+fn newest(
+    before: Option<&FederationMap>,
+    answers: Vec<backup::Result<FederationMap>>,
+) -> backup::Result<FederationMap> {
+    let (mut found, mut why): (Option<FederationMap>, _) = (None, None);
+    for answer in answers {
+        let address = |map: &FederationMap| map.asked.address.to_string();
+        match (answer, before) {
+            (Ok(map), Some(before)) if map.federation() != before.federation() => {
+                let (address, other) = (address(&map), map.federation());
+                let other = format!("the server at {address} is of another federation, {other}");
+                why = Some(BackupError::Gone(other));
+            }
+            (Ok(map), Some(before)) if map.age() < before.age() => {
+                let old = format!("the server at {} has an older map than others: it has lost touch", address(&map));
+                why = Some(BackupError::Gone(old));
+            }
+            (Ok(map), _) => {
+                if found.as_ref().is_none_or(|found| found.age() < map.age()) {
+                    found = Some(map);
+                }
+            }
+            (Err(error), _) => why = Some(error),
+        }
+    }
+    found.ok_or_else(|| match (why, before) {
+        (Some(error), Some(_)) => BackupError::Gone(error.to_string()),
+        (Some(error), None) => error,
+        (None, _) => BackupError::Gone("no server of the federation is known".into()),
+    })
 }
 
 /// What is saved of a federation.
@@ -387,6 +421,29 @@ mod tests {
             assert_eq!(client_address(text, false).as_deref(), plain, "{text}");
             assert_eq!(client_address(text, true).as_deref(), by_tls, "{text}");
         }
+    }
+
+    #[test]
+    fn the_newest_map_counts_and_none_older_than_was_there_before() {
+        let map = |federation: &str, generation: u64, version: u64| FederationMap {
+            status: serde_json::json!({ "federation": federation, "generation": generation, "map_version": version }),
+            asked: Server { address: ServerAddress::Tcp("host:1".into()), credentials: None, tls: None },
+        };
+        let gone = || Err(BackupError::Gone("nobody answers".into()));
+        let before = map("a", 2, 40);
+        let found = |answers| newest(Some(&before), answers).map(|map| map.age());
+        assert_eq!(found(vec![gone(), Ok(map("a", 2, 40)), Ok(map("a", 3, 1)), Ok(map("a", 2, 90))]).unwrap(), (3, 1));
+        for (said, other) in [
+            ("older", map("a", 2, 39)),
+            // Of a generation that was given up it is old, whatever its version.
+            ("older", map("a", 1, 90)),
+            ("another federation", map("b", 3, 90)),
+        ] {
+            let error = found(vec![Ok(other)]).unwrap_err();
+            assert!(matches!(&error, BackupError::Gone(why) if why.contains(said)), "{error}");
+        }
+        assert_eq!(newest(None, vec![Ok(map("b", 1, 1)), gone()]).unwrap().age(), (1, 1));
+        newest(None, vec![gone()]).map(|map| map.age()).unwrap_err();
     }
 
     #[test]
