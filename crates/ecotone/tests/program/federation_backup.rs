@@ -73,6 +73,11 @@ fn what_was_acknowledged_before_a_backup_is_in_the_federation_that_is_made_of_it
     let before = load.so_far();
     let made = back_up(&servers[1].clients, &backups, &[]);
     assert_eq!((&made["federation"], made["shards"].as_array().unwrap().len()), (&old, 2));
+    // One server's store is a part of it, and no backup.
+    for server in &servers {
+        let part = refused(&["backup", &server.clients, "--to", text(&folder.join("part"))]);
+        assert!(part.contains("ecotone cluster backup"), "{part}");
+    }
     let servers_read: BTreeSet<&str> =
         made["shards"].as_array().unwrap().iter().map(|shard| shard["server"].as_str().unwrap()).collect();
     assert!(servers_read.len() > 1, "{made}");
@@ -189,6 +194,8 @@ fn damage_is_named_and_a_restore_that_was_cut_short_is_no_server() {
     std::fs::write(&object, &damaged).unwrap();
     let dir = folder.join("new");
     let restore = ["cluster", "restore", text(&backups), "--dir", text(&dir), "--name", "new"];
+    let zone = refused(&[&restore[..], &["--zone", &"z".repeat(65)]].concat());
+    assert!(zone.contains("zone") && !dir.exists(), "{zone}");
     let refusal = refused(&restore);
     assert!(refusal.contains(text(&object)) && refusal.contains("shards/2/values/"), "{refusal}");
     let no_server = ["serve", "--dir", text(&dir), "--clients", "off", "--http", "off", "--listen", "127.0.0.1:0"];
