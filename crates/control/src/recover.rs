@@ -33,8 +33,8 @@ use crate::map::{MAX_SETTINGS, MAX_SHARDS, Map, Role, ServerState, Shard, SlotRa
 /// not as many servers.
 pub const SKIPPED_NUMBERS: u32 = 4_096;
 
-/// The epoch in which restored shards begin. What is in its first is founded empty where there is no
-/// store, and these have one: if it is lost nothing takes its place.
+/// The epoch in which restored shards begin. What is in its first is founded empty where there is
+/// no store, and these have one: if it is lost nothing takes its place.
 const FIRST_RESTORED: Epoch = Epoch(2);
 
 /// The beginning of a new federation: no servers yet, one voter, which is to propose

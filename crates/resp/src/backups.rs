@@ -1,9 +1,10 @@
 //! Backups that clients take away (`BACKUP`): checkpoints of the store, or of that of one shard, that
 //! are held while somebody copies their files.
 //!
-//! A store is backed up by itself only where it has all slots: of one of several shards it would be a
-//! part of what clients see, without a word. Of a shard with copies only the primary is backed up, and only while it has its lease once the
-//! checkpoint is made: then nobody else has acknowledged anything before, and all that was is in it.
+//! A store is backed up by itself only where it has all slots: of one of several shards it would be
+//! a part of what clients see, without a word. Of a shard with copies only the primary is backed
+//! up, and only while it has its lease once the checkpoint is made: then nobody else has
+//! acknowledged anything before, and all that was is in it.
 //!
 //! Bounds: [`MAX_HELD`] checkpoints at a time. One of which nothing was asked for [`MAX_IDLE`]
 //! ends; so do all while the store refuses writes for want of space, since what they hold cannot be

@@ -14,8 +14,8 @@ use ecotone_server::backup::{BackupError, Begun, Limiter, MAX_PIECE_BYTES, Resul
 use crate::live_server::ConnectionArguments;
 
 /// A backup begins with a flush of all memtables, which may take long on a busy device; of a shard
-/// that takes longer than [`SHARD_SILENCE_TIMEOUT`] it is begun again, with less to flush. The longest
-/// reply is a list of files, or what a federation of thousands of shards is like.
+/// that takes longer than [`SHARD_SILENCE_TIMEOUT`] it is begun again, with less to flush. The
+/// longest reply is a list of files, or what a federation of thousands of shards is like.
 const LIMITS: Limits = Limits {
     connect_timeout: Duration::from_secs(10),
     silence_timeout: Duration::from_secs(300),

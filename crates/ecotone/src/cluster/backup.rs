@@ -2,8 +2,8 @@
 //! backups, and from there into the first server of another one.
 //!
 //! The map says which server is the primary of a shard. It is asked of the server that was named, and
-//! where a primary is gone of the others as well. The newest map counts, and none that is older than
-//! one that was there before: a server that has lost touch may say what was true long ago.
+//! where a primary is gone of the others as well. The newest map counts, and none that is older
+//! than one that was there before: a server that has lost touch may say what was true long ago.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -273,7 +273,8 @@ impl Guide {
         Ok(map)
     }
 
-    /// The newest map of all servers that answer, or of [`MAX_ASKED`] of them, others with each try.
+    /// The newest map of all servers that answer, or of [`MAX_ASKED`] of them, others with each
+    /// try.
     fn look(&mut self, tries: u32) -> backup::Result<&FederationMap> {
         let mut all: Vec<&Server> = [&self.first].into_iter().chain(&self.others).collect();
         let count = all.len();
@@ -342,7 +343,8 @@ impl FederationSource for Guide {
     }
 }
 
-/// The newest of `answers` that is not older than what was known `before`, and of the same federation.
+/// The newest of `answers` that is not older than what was known `before`, and of the same
+/// federation.
 ///
 /// # Errors
 /// That of an answer; [`BackupError::Gone`] where something was known before: it may pass.

@@ -2,8 +2,8 @@
 //! no such command.
 //!
 //! `BEGIN` holds a checkpoint, of the only store or of that of a shard; `FILES` lists its files,
-//! `READ` returns their bytes; `END` releases it. All of it is for who runs the server: what is read are files as they are, with all keys and
-//! values. See [`crate::backups`] for the bounds.
+//! `READ` returns their bytes; `END` releases it. All of it is for who runs the server: what is
+//! read are files as they are, with all keys and values. See [`crate::backups`] for the bounds.
 
 use super::entry::{container, help, plain};
 use super::{Call, Command, flag};

@@ -30,8 +30,8 @@ const MAX_CANDIDATES: usize = 4;
 /// however slowly it may be read.
 const PIECES_COMPARED: u64 = 32;
 
-/// Time in which a source is asked for something, whatever else there is to do: less than after what
-/// a server gives a backup up.
+/// Time in which a source is asked for something, whatever else there is to do: less than after
+/// what a server gives a backup up.
 const ASKS_EVERY: Duration = Duration::from_secs(20);
 
 /// Digits of the name under which a file comes.
@@ -320,8 +320,8 @@ impl<'c, 'g> Copying<'c, 'g> {
         Ok(copied)
     }
 
-    /// What is read here takes long, and the source hears nothing meanwhile: it is told that somebody
-    /// still wants what it holds.
+    /// What is read here takes long, and the source hears nothing meanwhile: it is told that
+    /// somebody still wants what it holds.
     fn keep(&mut self) -> Result<()> {
         if self.asked.elapsed() >= self.asks_every {
             self.source.keep()?;

@@ -276,8 +276,8 @@ fn one_restores_at_a_time_and_only_into_the_folder_that_it_began_with() {
     .unwrap();
     assert_eq!((looks, stores(&to)), (8, contents(&given)));
     refuse_unfinished(&to).unwrap();
-    // One that was forgotten finds another folder in the place of its own, with what another restore
-    // has made; or its own, which is a server by now.
+    // One that was forgotten finds another folder in the place of its own, with what another
+    // restore has made; or its own, which is a server by now.
     let lone = directory.path().join("lone");
     let store = make(&lone, &mut Made::new(), ALL).unwrap().id;
     for (name, is_replaced) in [("replaced", true), ("ended", false)] {

@@ -1,8 +1,8 @@
 //! Makes the folder of a server of a backup: of a store, or of all shards of a federation.
 //!
 //! One process at a time writes there: it locks the folder, and looks before each file whether the
-//! folder is still the one that it has locked, with its marker in it. A server does not start in one
-//! that is locked.
+//! folder is still the one that it has locked, with its marker in it. A server does not start in
+//! one that is locked.
 //!
 //! Order: first what says that a restore is under way; then `CURRENT`, with which the folder is no
 //! store and no place for a new one; all other files, each durable and read against its checksum;
@@ -183,8 +183,8 @@ pub(super) fn check_fits(saved: &SavedFederation, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a server's folder into which something is restored now, and one in which the restore of a
-/// federation has not ended: what is there may be some of its shards only.
+/// Refuses a server's folder into which something is restored now, and one in which the restore of
+/// a federation has not ended: what is there may be some of its shards only.
 ///
 /// # Errors
 ///
@@ -357,8 +357,8 @@ impl<'r> Restoring<'r> {
         }
     }
 
-    /// Makes sure that what is written comes into the folder that is locked: whoever was stopped for
-    /// long may find another one there, or that another restore has ended and a server runs.
+    /// Makes sure that what is written comes into the folder that is locked: whoever was stopped
+    /// for long may find another one there, or that another restore has ended and a server runs.
     fn check_own(&self, locked: &File) -> Result<()> {
         let failed = |error| BackupError::io("inspect", self.to, error);
         let (own, found) = (locked.metadata().map_err(failed)?, fs::metadata(self.to).map_err(failed)?);
