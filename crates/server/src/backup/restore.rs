@@ -191,15 +191,12 @@ pub(super) fn check_fits(saved: &SavedFederation, id: &str) -> Result<()> {
 /// What to do.
 pub fn refuse_unfinished(directory: &Path) -> Result<(), String> {
     let marker = directory.join(MARKER);
-    match File::open(directory).map(|folder| folder.try_lock_shared()) {
-        Ok(Err(TryLockError::WouldBlock)) => {
-            return Err(format!(
-                "a restore into {} is under way: start the server when it has ended, or end it and run it again",
-                directory.display()
-            ));
-        }
-        // Where there is no folder, or there are no locks, the marker tells.
-        Ok(_) | Err(_) => {}
+    // Where there is no folder, or there are no locks, the marker tells.
+    if let Ok(Err(TryLockError::WouldBlock)) = File::open(directory).map(|folder| folder.try_lock_shared()) {
+        return Err(format!(
+            "a restore into {} is under way: start the server when it has ended, or end it and run it again",
+            directory.display()
+        ));
     }
     match fs::read_to_string(&marker) {
         Ok(text) if text.starts_with(OF_FEDERATION) => Err(format!(
