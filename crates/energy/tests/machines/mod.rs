@@ -198,7 +198,10 @@ impl Machine {
     }
 
     pub fn limit(&self, policy: u32) -> u64 {
-        self.read(&format!("{CPUFREQ}/policy{policy}/scaling_max_freq")).parse().unwrap()
+        let name = format!("{CPUFREQ}/policy{policy}/scaling_max_freq");
+        // Who writes to a file, unlike to the kernel, empties it first.
+        let written = std::iter::repeat_with(|| self.read(&name)).take(1_000_000).find(|text| !text.is_empty());
+        written.unwrap().parse().unwrap()
     }
 
     pub fn set_frequency(&self, policy: u32, khz: u64) {
