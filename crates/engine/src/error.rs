@@ -250,7 +250,9 @@ impl From<ecotone_valuelog::Error> for Error {
             ecotone_valuelog::Error::Io { action, path, detail } => Self::Io { action, path, detail },
             ecotone_valuelog::Error::Background { detail } => Self::Background { detail },
             // There may be some for the next call.
-            error @ ecotone_valuelog::Error::NoMemory { .. } => Self::Busy { detail: error.to_string() },
+            error @ (ecotone_valuelog::Error::NoMemory { .. } | ecotone_valuelog::Error::NotMoved { .. }) => {
+                Self::Busy { detail: error.to_string() }
+            }
             ecotone_valuelog::Error::WouldBlock => Self::WouldBlock,
         }
     }

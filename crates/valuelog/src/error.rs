@@ -47,6 +47,12 @@ pub enum Error {
         /// The first error.
         detail: String,
     },
+    /// What was laid out for a segment of relocated values does not hold any more.
+    #[error("values could not be moved: {detail}")]
+    NotMoved {
+        /// What has changed.
+        detail: String,
+    },
     /// It would block, and the caller does not wait.
     #[error("this cannot be had without waiting")]
     WouldBlock,

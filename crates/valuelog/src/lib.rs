@@ -6,6 +6,7 @@
 //!   copies, `copies`: and from where. [`mappings`]: reads through memory. [`watermark`], in a [file of two slots](slots): up
 //!   to where it is durable.
 //! - [`tail`]: what a crash left. `damage`: and what it did not.
+//! - [`moves`]: segments of relocated values whose places somebody else has chosen.
 //! - [`sync_failure`]: the first sync that failed.
 //!
 //! What must never be in here: RocksDB, which segments may go and when (that is the engine's
@@ -19,6 +20,7 @@ pub mod descriptors;
 mod error;
 pub mod log;
 pub mod mappings;
+pub mod moves;
 #[cfg(test)]
 #[path = "../../engine/src/mutation.rs"]
 mod mutation;

@@ -139,6 +139,8 @@ pub struct ValueLog {
     /// The one that further segments get.
     dictionary: RwLock<Option<Arc<Dictionary>>>,
     next_number: Mutex<u32>,
+    /// The greatest number that a segment has had; those behind it are only reserved.
+    made_to: AtomicU32,
     written: Stream,
     /// For each level one of values that were relocated once, and one of those that were more
     /// often.
@@ -201,6 +203,7 @@ impl ValueLog {
             descriptors,
             syncs_each_write: false,
             next_number: Mutex::new(last.map_or(1, |last| last.0.saturating_add(1))),
+            made_to: AtomicU32::new(last.map_or(0, |last| last.0)),
             written: Stream::after(unsynced),
             relocated: Default::default(),
             segments: RwLock::new(segments),
@@ -233,7 +236,7 @@ impl ValueLog {
     /// The same, whose next segment has this number at least.
     pub fn with_least_number(self, number: u32) -> Self {
         let next = (*self.next_number.lock()).max(number);
-        Self { next_number: Mutex::new(next), ..self }
+        Self { next_number: Mutex::new(next), made_to: AtomicU32::new(next.saturating_sub(1)), ..self }
     }
 
     /// The same, that tells of a sync that failed there, and takes nothing after one of others.
@@ -624,6 +627,30 @@ impl ValueLog {
         self.written.is_unblocked()
     }
 
+    /// Gives `count` numbers of segments to nobody else, and says the first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Background`]: there are no more.
+    pub(crate) fn take_numbers(&self, count: u32) -> Result<SegmentNumber> {
+        let mut next = self.next_number.lock();
+        let first = SegmentNumber(*next);
+        *next = next.checked_add(count).ok_or_else(numbers_are_used_up)?;
+        Ok(first)
+    }
+
+    /// Gives numbers back of which no segment was begun and none will be, if none were taken since.
+    pub fn give_back_numbers(&self, first: SegmentNumber, count: u32) {
+        let mut next = self.next_number.lock();
+        if first.0.checked_add(count) == Some(*next) {
+            *next = first.0;
+        }
+    }
+
+    pub(crate) fn failure(&self) -> &SyncFailure {
+        &self.failure
+    }
+
     fn append_parts(
         &self,
         place: ValueOrigin,
@@ -653,7 +680,7 @@ impl ValueLog {
         self.written.begin_behind(number, || self.create_segment(ValueOrigin::Written, contents))
     }
 
-    fn max_segment_bytes(&self) -> u64 {
+    pub(crate) fn max_segment_bytes(&self) -> u64 {
         self.segment_bytes.min(self.segment_bytes_now.load(Ordering::Relaxed))
     }
 
@@ -670,9 +697,21 @@ impl ValueLog {
         self.close_some();
         let mut next = self.next_number.lock();
         let number = SegmentNumber(*next);
-        let Some(after) = next.checked_add(1) else {
-            return Err(Error::Background { detail: "the numbers of segments are used up".into() });
+        let Some(after) = next.checked_add(1) else { return Err(numbers_are_used_up()) };
+        let resting_level = match place {
+            ValueOrigin::Written => None,
+            ValueOrigin::Relocated { level, .. } => Some(level),
         };
+        let segment = self.make_segment(number, Head { resting_level, contents }, self.max_segment_bytes());
+        // Where it cannot be made, what is left of it would be in the way of the next one.
+        if segment.is_ok() || self.directory.join(segment::file_name(number)).exists() {
+            *next = after;
+        }
+        segment
+    }
+
+    /// Makes a segment whose number was given to nobody else.
+    pub(crate) fn make_segment(&self, number: SegmentNumber, head: Head<'_>, limit: u64) -> Result<Arc<Segment>> {
         let created = std::fs::create_dir(&self.directory);
         match created.and_then(|()| self.tap.tell(TapEvent::DirectoryCreated { path: &self.directory })) {
             Ok(()) => self.new_names.store(true, Ordering::Release),
@@ -680,19 +719,9 @@ impl ValueLog {
             Err(error) => return Err(Error::io("create the directory", &self.directory, &error)),
         }
         self.directories()?;
-        let resting_level = match place {
-            ValueOrigin::Written => None,
-            ValueOrigin::Relocated { level, .. } => Some(level),
-        };
-        let limit = self.max_segment_bytes();
-        let syncs_often = self.syncs_each_write && resting_level.is_none();
-        let head = Head { resting_level, contents };
-        let segment = Segment::create(&self.directory, number, head, limit, syncs_often, &self.descriptors, &self.tap);
-        // Where it cannot be made, what is left of it would be in the way of the next one.
-        if segment.is_ok() || self.directory.join(segment::file_name(number)).exists() {
-            *next = after;
-        }
-        let segment = segment?;
+        let syncs_often = self.syncs_each_write && head.resting_level.is_none();
+        let segment = Segment::create(&self.directory, number, head, limit, syncs_often, &self.descriptors, &self.tap)?;
+        self.made_to.fetch_max(number.0, Ordering::AcqRel);
         let all = self.weigh();
         self.segment_bytes_now.store((all / SEGMENTS).max(MIN_SEGMENT_BYTES), Ordering::Relaxed);
         self.new_names.store(true, Ordering::Release);
@@ -768,14 +797,14 @@ impl ValueLog {
         stream.sync(&self.failure, || self.sync_names())
     }
 
-    fn sync_names(&self) -> Result<()> {
+    pub(crate) fn sync_names(&self) -> Result<()> {
         // Who finds nothing to do must find it done; and who waited for one that failed would sync
         // again, though the kernel has told of it already.
         let _one_at_a_time = self.syncing_names.lock();
         self.failure.check()?;
         let directories = self.directories()?;
         // Made before it is taken back.
-        let made_to = *self.next_number.lock() - 1;
+        let made_to = self.made_to.load(Ordering::Acquire);
         if self.new_names.swap(false, Ordering::AcqRel) {
             let sync = |opened, directory| {
                 sync_opened_directory(opened, directory, &self.tap)
@@ -1101,7 +1130,7 @@ impl ValueLog {
     /// Whether nobody may remove it: the one with the greatest number. Who opens the store goes on
     /// behind it, and a number is not to be given twice.
     pub fn stays(&self, segment: &Segment) -> bool {
-        segment.number().0 >= *self.next_number.lock() - 1
+        segment.number().0 >= self.made_to.load(Ordering::Acquire)
     }
 
     /// Removes a segment that nobody can name any more. False for one that [`stays`](Self::stays), or
@@ -1137,11 +1166,15 @@ impl ValueLog {
     /// Closes all sealed segments where as many are open as may be. Those in use are opened again;
     /// where few may be open and most are appended to, which stay open, that is often.
     #[cold]
-    fn close_some(&self) {
+    pub(crate) fn close_some(&self) {
         if self.descriptors.open() >= self.max_open {
             self.segments.read().values().for_each(|segment| segment.close());
         }
     }
+}
+
+fn numbers_are_used_up() -> Error {
+    Error::Background { detail: "the numbers of segments are used up".into() }
 }
 
 /// Where a value of format 2 goes.

@@ -172,7 +172,7 @@ impl Head<'_> {
     }
 
     /// The header, and the record of the dictionary behind it.
-    fn encode(&self, number: SegmentNumber) -> Vec<u8> {
+    pub(crate) fn encode(&self, number: SegmentNumber) -> Vec<u8> {
         let mut bytes = segment_header::encode(number, self.says()).to_vec();
         if let Contents::Packed(Some(dictionary)) = self.contents {
             let (name, packed) = (dictionary.id().get().to_le_bytes(), dictionary.packed());
