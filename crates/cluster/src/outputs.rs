@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ecotone_engine::{ReceivedTable, RemoteJob, TableFormat, VerifyError};
+use ecotone_engine::{ExpectedTables, ReceivedTable, RemoteJob, VerifyError};
 use ecotone_io::objects::{Crc32c, ObjectDirectory, Unsealed};
 use ecotone_io::tap::Tap;
 use ecotone_rocks::verify::VerifyError as TableError;
@@ -68,7 +68,7 @@ impl Outputs {
     /// For the outputs of a job.
     pub(crate) fn new(member: &Arc<Member>, job: &RemoteJob) -> Result<Outputs> {
         let directory = ObjectDirectory::new(job.output_directory(), Tap::SILENT);
-        let checker = Checker::start(member.clone(), job.table_format)
+        let checker = Checker::start(member.clone(), job.expected_tables())
             .map_err(|error| Error::io("start a thread for", directory.path(), error))?;
         Ok(Outputs {
             directory,
@@ -171,11 +171,11 @@ struct Checker {
 }
 
 impl Checker {
-    fn start(member: Arc<Member>, format: TableFormat) -> std::io::Result<Checker> {
+    fn start(member: Arc<Member>, expected: ExpectedTables) -> std::io::Result<Checker> {
         Checker::spawn(move |arrived, taken, give_up| {
             let duty = member.duty(Duty::Compaction);
             let before = member.thread_use();
-            let tables = check_all(&arrived, &taken, format, give_up);
+            let tables = check_all(&arrived, &taken, expected, give_up);
             let joules = member.thread_use().since(before).joules;
             drop(duty);
             tables.map(|tables| (tables, joules))
@@ -246,14 +246,14 @@ impl Drop for Checker {
 fn check_all(
     arrived: &Receiver<Arrived>,
     taken: &Sender<()>,
-    format: TableFormat,
+    expected: ExpectedTables,
     give_up: &AtomicBool,
 ) -> Result<HashMap<String, ReceivedTable>> {
     let mut tables = HashMap::new();
     for table in arrived {
         // Nobody hears it only once the job has been given up.
         let _ = taken.send(());
-        let received = ReceivedTable::take(table.object, format, give_up).map_err(refused)?;
+        let received = ReceivedTable::take(table.object, expected, give_up).map_err(refused)?;
         tables.insert(table.name, received);
     }
     Ok(tables)
@@ -272,7 +272,7 @@ pub(crate) fn refused(error: VerifyError) -> Error {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
-    use ecotone_engine::Collects;
+    use ecotone_engine::{Collects, TableFormat};
 
     use super::*;
 
@@ -323,7 +323,7 @@ mod tests {
         let mut checker = Checker::spawn(|arrived, taken, give_up| {
             let collects = Collects { references: true, samples: true, ..Collects::default() };
             let format = TableFormat { block_bytes: 4096, bloom_bits_per_key: 10, collects };
-            let tables = check_all(&arrived, &taken, format, give_up)?;
+            let tables = check_all(&arrived, &taken, format.into(), give_up)?;
             Ok((tables, 0.0))
         })
         .unwrap();

@@ -37,7 +37,7 @@ use ecotone_transport::wire::job_event::Event as WireEvent;
 use ecotone_transport::wire::worker_client::WorkerClient;
 use ecotone_transport::wire::{Finished, InputFile, JobEvent, JobOffer, ReleaseRequest};
 use ecotone_types::units::{Bytes, Joules, Seconds};
-use ecotone_types::{JobId, ServerId};
+use ecotone_types::{JobId, JobPurpose, ServerId};
 use parking_lot::Mutex;
 use tonic::Streaming;
 use tracing::{debug, warn};
@@ -66,6 +66,7 @@ struct LocalRun {
     /// RocksDB's number of the whole compaction.
     rocks_job: i32,
     job: JobId,
+    purpose: JobPurpose,
     reason: LocalReason,
 }
 
@@ -142,7 +143,9 @@ impl OwnerSide {
             output_level: job.output_level,
             l0_tables: job.l0_tables,
             deadline: job.deadline.map(|deadline| Seconds(deadline.as_secs_f64())),
-            holders: self.holders(job),
+            // Whoever else could merge the tables of a garbage collection, but would need all of
+            // them.
+            holders: if job.purpose == JobPurpose::Gc && job.moves.is_none() { Vec::new() } else { self.holders(job) },
         }
     }
 
@@ -193,7 +196,7 @@ impl OwnerSide {
             local.remove(0);
         }
         let rocks_job = (job.rocks_job >> 32) as i32;
-        local.push(LocalRun { rocks_job, job: JobId(job.id), reason });
+        local.push(LocalRun { rocks_job, job: JobId(job.id), purpose: job.purpose, reason });
         if reason.is_fallback() { RemoteOutcome::Fallback } else { RemoteOutcome::Local }
     }
 
@@ -206,13 +209,13 @@ impl OwnerSide {
             local.retain_mut(|run| {
                 let ends = run.rocks_job == event.job;
                 if ends {
-                    runs.push((run.job, run.reason));
+                    runs.push((run.job, run.purpose, run.reason));
                 }
                 !ends
             });
             runs.into_iter().next()
         };
-        let Some((job, reason)) = run else { return };
+        let Some((job, purpose, reason)) = run else { return };
         if event.remote || event.error.is_some() || event.input_bytes == 0 || event.seconds <= 0.0 {
             return;
         }
@@ -231,7 +234,7 @@ impl OwnerSide {
         };
         let outcome = if reason.is_fallback() { JobOutcome::Fallback } else { JobOutcome::Local };
         let ended = JobEnded::of(&report, None, outcome, reason.name());
-        if reason == LocalReason::ValuesAreHere {
+        if purpose == JobPurpose::Gc {
             // Its bytes are keys, its time is that of copies: the models must not learn from it how
             // long keys take.
             self.member.notify_observer(&ended);
@@ -429,6 +432,7 @@ impl Away<'_> {
             deadline_seconds: self.deadline.0,
             shard: self.side.primary.as_ref().map_or(0, |primary| primary.shard()),
             epoch: self.side.primary.as_ref().map_or(0, |primary| primary.epoch()),
+            move_plan: self.job.moves.as_ref().map_or_else(Vec::new, |plan| plan.encode()),
         };
         member.step(Step::Offering);
         let channel =
@@ -570,7 +574,10 @@ impl Away<'_> {
             return Err(Error::BadResult(format!("the result does not name {unnamed}, which came")));
         }
         self.side.member.step(Step::Verifying);
-        let verified = verify_received_outputs(self.job, &finished.result, &received.tables).map_err(refused)?;
+        let mut verified = verify_received_outputs(self.job, &finished.result, &received.tables).map_err(refused)?;
+        if let Some(plan) = &self.job.moves {
+            verified = verified.with_moves(plan, &finished.moves).map_err(refused)?;
+        }
         Ok((verified, received))
     }
 }
@@ -621,6 +628,12 @@ impl CompactionOffload for OwnerSide {
                 }
             }
         }
+    }
+
+    fn moves_values(&self, entries: u64) -> bool {
+        // Which input tables they hold is asked once there is a job.
+        entries >= self.member.options.policy.min_gc_entries
+            && self.primary.as_ref().is_some_and(|primary| primary.is_primary() && !primary.holders().is_empty())
     }
 
     fn stays(&self, job: &RemoteJob) {

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{
-    CancelFlag, Collects, TableFormat, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction,
+    CancelFlag, Collects, Mover, TableFormat, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction,
 };
 use ecotone_io::tap::{TapEvent, WriteTap};
 use ecotone_policy::machine::DeclineReason;
@@ -247,6 +247,8 @@ fn run(
         bytes_read.clone(),
     )?;
     let format = table_format(offer);
+    let mover =
+        if offer.move_plan.is_empty() { None } else { Some(Mover::new(&offer.move_plan).map_err(Error::Worker)?) };
     let mut held = Held::find(member, offer, job);
     let tap = Arc::new(OutputTap {
         job: job.clone(),
@@ -266,6 +268,7 @@ fn run(
             input: &offer.input,
             files: Arc::new(files.with_files_here(held.paths.clone())),
             tap: Some(tap.clone()),
+            mover: mover.clone(),
             cancel: job.cancel.clone(),
             options: WorkerOptions::new(format),
         });
@@ -282,6 +285,7 @@ fn run(
                 }
                 empty(&job.folder)?;
                 tap.written.store(0, Ordering::Relaxed);
+                mover.iter().for_each(|mover| mover.reset());
             }
             Err(WorkerError::Declined(detail)) => return Err(Error::Declined(DeclineReason::StaleInput, detail)),
             Err(WorkerError::Canceled) => return Err(Error::Cancelled),
@@ -299,6 +303,7 @@ fn run(
         joules: used.joules,
         input_bytes_read: client.bytes_received(),
         held_bytes: held.bytes,
+        moves: mover.map_or_else(Vec::new, |mover| mover.moved()),
     })
 }
 

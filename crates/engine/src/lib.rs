@@ -105,7 +105,7 @@ pub use events::{
     BackgroundError, CompactionFinished, FlushFinished, SpaceChanged, StallChanged, StallCondition, StoreEvents,
 };
 pub use family::DATA_FAMILY;
-pub use gc::ValueLogProperties;
+pub use gc::{Mover, ValueLogProperties};
 pub use header::Attributes;
 pub use held_checkpoint::{HeldCheckpoint, HeldFile};
 pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
@@ -113,7 +113,9 @@ pub use layout::CHECKPOINTS_DIRECTORY;
 pub use memory::{MIN_LIMIT_BYTES, MemoryLimit};
 pub use non_blocking::LOOKED_UP_BYTES;
 pub use offload::slots::{LocalPermit, LocalSlots};
-pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
+pub use offload::verify::{
+    ExpectedTables, ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs,
+};
 pub use offload::{CompactionOffload, InputTable, OnInstalled, RemoteJob, RemoteOutcome};
 pub use options::{
     BYTES_PER_SYNC, DEFAULT_SEPARATION_BYTES, EXPIRED_COMPACTION_SECONDS, MAX_BATCH_BYTES, MIN_OPEN_FILES,

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ecotone_io::remote_files::{RangedRead, RemoteFiles};
 use ecotone_io::tap::WriteTap;
+use ecotone_rocks::compaction_filter::set_compaction_filter;
 use ecotone_rocks::filesystem::{FileSystemHooks, PathRemap, hooked_env};
 use ecotone_rocks::remote::RemoteInput;
 use rust_rocksdb::compaction_service::open_and_compact_with_options;
@@ -24,6 +25,7 @@ use rust_rocksdb::{
     OpenAndCompactOptions,
 };
 
+use crate::gc::places::{Mover, MoverFactory};
 use crate::offload::output_directory as owner_output_directory;
 use crate::table_format::TableFormat;
 use crate::{DATA_FAMILY, tuning};
@@ -49,6 +51,8 @@ pub struct WorkerRequest<'a> {
     pub files: Arc<dyn RemoteFiles>,
     /// Sees the outputs as they are written, under the owner's paths; `None`: nobody does.
     pub tap: Option<Arc<dyn WriteTap>>,
+    /// Gives values new places on the way; `None`: all stay where they are.
+    pub mover: Option<Arc<Mover>>,
     /// Stops the job early.
     pub cancel: CancelFlag,
     /// What must equal the owner's and is not in its OPTIONS file.
@@ -147,7 +151,8 @@ impl WorkerError {
 pub fn run_remote_compaction(request: WorkerRequest<'_>) -> Result<Vec<u8>, WorkerError> {
     request.check()?;
     request.check_input()?;
-    let WorkerRequest { store_directory, output_name, output_directory, input, files, tap, cancel, options } = request;
+    let WorkerRequest { store_directory, output_name, output_directory, input, files, tap, mover, cancel, options } =
+        request;
     let owner_output = owner_output_directory(&store_directory, &output_name);
     let hooks = FileSystemHooks {
         tap,
@@ -157,7 +162,11 @@ pub fn run_remote_compaction(request: WorkerRequest<'_>) -> Result<Vec<u8>, Work
     };
     let env = hooked_env(hooks).map_err(|error| WorkerError::Failed(error.to_string()))?;
 
-    let mut overrides = CompactionServiceOptionsOverride::from_options(&tuning::worker_options(options.table_format));
+    let mut own = tuning::worker_options(options.table_format);
+    if let Some(mover) = mover {
+        set_compaction_filter(&mut own, Arc::new(MoverFactory(mover)));
+    }
+    let mut overrides = CompactionServiceOptionsOverride::from_options(&own);
     overrides.set_env(&env);
     overrides.set_info_log(InfoLogger::new_callback_logger(LogLevel::Warn, |level, line| {
         tracing::debug!(?level, "{}", line.trim_end());

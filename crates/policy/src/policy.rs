@@ -75,13 +75,13 @@ impl PolicyName {
     /// Whether it considers a compaction out of `input_level`. ECO-KVS section VI-B considers L0
     /// compactions only; EdgePilot section IV considers every one. Merges of duplicates, which
     /// neither paper knows, are considered at every level: what L0 is to ECO-KVS, the part of the
-    /// tree that presses, is to them the space that they free.
+    /// tree that presses, is to them the space that they free. So is it to garbage collection.
     pub const fn considers(self, purpose: JobPurpose, input_level: i32) -> bool {
         match self {
             PolicyName::Local | PolicyName::LocalSplit => false,
             PolicyName::EdgePilot => true,
             PolicyName::Eco | PolicyName::EcoGate | PolicyName::EcoTarget => {
-                input_level == 0 || matches!(purpose, JobPurpose::Dedup)
+                input_level == 0 || matches!(purpose, JobPurpose::Dedup | JobPurpose::Gc)
             }
         }
     }

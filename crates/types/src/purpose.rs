@@ -13,8 +13,8 @@ pub enum JobPurpose {
     Compaction,
     /// It merges away obsolete versions: the store could do without, until space is short.
     Dedup,
-    /// It copies values, which only the server has whose store it is: the store could do without,
-    /// until space is short.
+    /// It moves values: the store could do without, until space is short. Whoever merges its tables
+    /// says where values go, and the server whose store it is copies them.
     Gc,
 }
 
@@ -22,8 +22,9 @@ impl JobPurpose {
     /// Every purpose.
     pub const ALL: [JobPurpose; 3] = [JobPurpose::Compaction, JobPurpose::Dedup, JobPurpose::Gc];
 
-    /// Whether only the store's own server has what the job needs.
-    pub const fn needs_values(self) -> bool {
+    /// Whether it goes only to who has a copy of its tables: a merge of few keys that name long
+    /// values is not worth the transfer.
+    pub const fn needs_copy(self) -> bool {
         matches!(self, JobPurpose::Gc)
     }
 

@@ -76,6 +76,8 @@ pub fn policy() -> Parameters {
         min_deadline: Seconds(30.0),
         avoid_after_decline: Seconds(0.0),
         avoid_after_failure: Seconds(0.0),
+        // Jobs of these stores are small.
+        min_gc_entries: 0,
         models: ModelParameters {
             server_prior_samples: certain,
             pair_prior_samples: certain,

@@ -61,6 +61,10 @@ impl<F: Fn(OffloadEvent) + Send + Sync> CompactionOffload for Watched<F> {
         outcome
     }
 
+    fn moves_values(&self, entries: u64) -> bool {
+        self.offload.moves_values(entries)
+    }
+
     fn stays(&self, job: &RemoteJob) {
         self.offload.stays(job);
     }

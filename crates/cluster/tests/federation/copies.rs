@@ -12,7 +12,11 @@ use common::{Owner, Storeless, at, wait_until};
 use ecotone_cluster::copies::{HeldCopies, NamedTable, PrimaryCopy, TableContent};
 use ecotone_cluster::steps::Step;
 use ecotone_cluster::{JobEnded, JobOutcome};
+use ecotone_engine::{Separation, StoreSettings};
+use ecotone_policy::gc::GcParameters;
+use ecotone_policy::policy::PolicyName;
 use ecotone_types::ServerId;
+use ecotone_types::units::Bytes;
 
 const SHARD: u32 = 3;
 const EPOCH: u64 = 7;
@@ -341,5 +345,65 @@ fn of_equal_workers_the_one_with_a_copy_is_given_the_jobs() {
     // The first: later ones go elsewhere too, while that worker is at work or was slow.
     owner.write_until("a job", |_| taken(&near) + taken(&far) > 0);
     assert!(taken(&near) >= 1.max(taken(&far)), "{} elsewhere, {} where the copy is", taken(&far), taken(&near));
+    owner.finish();
+}
+
+/// An owner that collects garbage early, by compactions that nobody else makes, and sends them
+/// where a copy is.
+fn collecting_owner() -> Owner {
+    let primary = Primary::held_by(&["worker"]);
+    Owner::start_as_primary(
+        move |path| primary(path),
+        |options, store| {
+            options.policy.policy = PolicyName::EdgePilot;
+            *store = StoreSettings {
+                separation: Some(Separation { min_bytes: 50, segment_bytes: 64 * 1024 }),
+                gc: GcParameters {
+                    begin_ratio: 1.02,
+                    end_ratio: 1.01,
+                    forced_ratio: 1.05,
+                    urgent_ratio: 1.06,
+                    min_garbage_bytes: Bytes(64 * 1024),
+                    ..GcParameters::default()
+                },
+                ..std::mem::take(store)
+            };
+        },
+    )
+}
+
+/// Garbage collections that ended so: nothing else stays in a level below the first.
+fn collections(owner: &Owner, outcome: JobOutcome) -> usize {
+    let is_gc = |job: &&JobEnded| job.report.input_level > 0 && job.report.input_level == job.report.output_level;
+    owner.ended.of(outcome).iter().filter(is_gc).count()
+}
+
+/// The worker has tables and no values; the owner copies these, and the reads are the model's.
+#[test]
+fn garbage_collections_go_where_a_copy_is() {
+    let mut owner = collecting_owner();
+    let worker = worker_of(&owner, "worker");
+    worker.federation.set_held_copies(Copy::of(&owner, Fault::None));
+    owner.write_until("garbage collections", |owner| collections(owner, JobOutcome::Offloaded) >= 3);
+    for kind in ["bad-result", "not-installed", "worker-failed"] {
+        assert_eq!(owner.fallbacks(kind), 0, "{kind}");
+    }
+    assert!(owner.store().value_log().unwrap().relocated_bytes > 0);
+    owner.check();
+    owner.finish();
+}
+
+#[test]
+fn garbage_collections_of_a_worker_that_goes_are_made_at_home() {
+    let mut owner = collecting_owner();
+    let worker = worker_of(&owner, "worker");
+    worker.federation.set_held_copies(Copy::of(&owner, Fault::None));
+    owner.write_until("a garbage collection", |owner| collections(owner, JobOutcome::Offloaded) > 0);
+    let goes = std::thread::spawn(move || drop(worker));
+    let at_home = |owner: &Owner| collections(owner, JobOutcome::Fallback) + collections(owner, JobOutcome::Local);
+    let done = at_home(&owner);
+    owner.write_until("garbage collections at home", |owner| at_home(owner) >= done + 2);
+    goes.join().unwrap();
+    owner.check();
     owner.finish();
 }

@@ -155,6 +155,7 @@ fn offer(address: &str, token: u8) -> JobOffer {
         bloom_bits_per_key: 10,
         shard: 0,
         epoch: 0,
+        move_plan: Vec::new(),
     }
 }
 

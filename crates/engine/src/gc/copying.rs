@@ -181,6 +181,27 @@ impl Gc {
         self.ratio_per_mille.load(Ordering::Relaxed)
     }
 
+    pub(super) fn log(&self) -> &Arc<ValueLog> {
+        &self.log
+    }
+
+    pub(super) fn stopping(&self) -> &AtomicBool {
+        &self.stopping
+    }
+
+    /// Whether new segments are of format 2, and whether values are packed on their way there.
+    pub(super) fn packs(&self) -> bool {
+        self.compression.is_some()
+    }
+
+    pub(super) fn packs_relocated(&self) -> bool {
+        self.compression.as_ref().is_some_and(|compression| compression.packs_relocated())
+    }
+
+    pub(super) fn count_relocated(&self, bytes: u64) {
+        self.relocated_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Bytes of records relocated since the store was opened.
     pub(crate) fn relocated_bytes(&self) -> u64 {
         self.relocated_bytes.load(Ordering::Relaxed)
@@ -201,9 +222,7 @@ impl CompactionFilterFactory for GcFilterFactory {
             // Nothing to do: the compaction is not slowed by a call for each entry.
             return None;
         }
-        let candidate_bytes =
-            candidates.iter().filter_map(|number| self.0.log.segment(*number)).map(|segment| segment.bytes());
-        let fits_in_cache = self.0.log.fits_in_cache(candidate_bytes.sum());
+        let sources = Sources::new(&self.0, candidates.iter().copied());
         Some(Box::new(GcFilter {
             gc: self.0.clone(),
             candidates,
@@ -214,7 +233,7 @@ impl CompactionFilterFactory for GcFilterFactory {
             expired: self.0.expired.map(ExpiredValues::at_begin),
             in_flight: Vec::new(),
             last_segments: [None; 2],
-            sources: Sources { gc: self.0.clone(), fits_in_cache, of: SegmentMap::default() },
+            sources,
             record: Vec::new(),
             stored: Vec::new(),
             told: false,
@@ -260,7 +279,7 @@ struct GcFilter {
 /// whole piece in the time of a few of them. Not where the segments are so many that pieces may be
 /// gone from the kernel's cache before the turn of their values: there each is read by itself and
 /// past that cache.
-struct Sources {
+pub(super) struct Sources {
     gc: Arc<Gc>,
     /// Whether the segments of the candidate set do.
     fits_in_cache: bool,
@@ -282,7 +301,13 @@ const AHEAD_BYTES: u64 = 128 * 1024;
 const READS_BEFORE_AHEAD: u8 = 2;
 
 impl Sources {
-    fn read(&mut self, segment: &Segment, offset: u64, into: &mut [u8]) -> ecotone_valuelog::Result<()> {
+    /// Those are `numbers`.
+    pub(super) fn new(gc: &Arc<Gc>, numbers: impl Iterator<Item = SegmentNumber>) -> Self {
+        let bytes = numbers.filter_map(|number| gc.log.segment(number)).map(|segment| segment.bytes()).sum();
+        Self { gc: gc.clone(), fits_in_cache: gc.log.fits_in_cache(bytes), of: SegmentMap::default() }
+    }
+
+    pub(super) fn read(&mut self, segment: &Segment, offset: u64, into: &mut [u8]) -> ecotone_valuelog::Result<()> {
         let gc = &self.gc;
         if !self.fits_in_cache && gc.log.read_past_cache(segment, offset, into)? {
             return Ok(());

@@ -6,7 +6,7 @@
 //! flushes, compacts, rests and sleeps.
 //!
 //! Bounds: one compaction at a time, with the permit of [`crate::compaction::internal`]. Such
-//! compactions stay on this server, since a worker has no segments.
+//! compactions may go to a server with a copy ([`super::moving`]).
 //!
 //! Failure: whatever fails is logged, once while it is the same, and the machine is told. RocksDB's
 //! C API does not tell whether a compaction of a range of keys has failed: it counts as done.

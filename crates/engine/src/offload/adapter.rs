@@ -13,6 +13,9 @@ use ecotone_rocks::remote::RemoteInput;
 use ecotone_rocks::tables::{CollectedProperties, TableMetadata, collected_properties_but, live_tables};
 use ecotone_types::Duty;
 use ecotone_types::JobPurpose;
+use ecotone_valuelog::moves::MovePlan;
+use ecotone_valuelog::pointer::SegmentMap;
+use ecotone_valuelog::segment::InFlight;
 use rust_rocksdb::event_listener::DBCompactionReason;
 use rust_rocksdb::{
     CompactionService, CompactionServiceJobInfo, CompactionServiceJobStatus, DB, Range, ScheduleResponse,
@@ -26,6 +29,8 @@ use crate::compaction::internal::InternalCompactions;
 use crate::compaction::jobs::{CompactionPurpose, JobRegistry, compaction_of};
 use crate::duties::ThreadDuties;
 use crate::family::{DATA_FAMILY, DataFamily};
+use crate::gc::copying::Gc;
+use crate::gc::references;
 use crate::table_format::TableFormat;
 
 /// Numbers jobs of all stores of this process.
@@ -59,6 +64,8 @@ pub(crate) struct OffloadState {
     pub(crate) subcompactions: Subcompactions,
     internal: Arc<InternalCompactions>,
     only_here: OnlyHere,
+    /// Of a store with a value log.
+    gc: Option<Arc<Gc>>,
     closing: AtomicBool,
     /// Set once the store is open. Weak: this state lives as long as the database. Upgraded only on
     /// RocksDB's compaction threads, which have ended before the store lets the database go.
@@ -66,6 +73,7 @@ pub(crate) struct OffloadState {
 }
 
 impl OffloadState {
+    #[allow(clippy::too_many_arguments)] // parts of one store, each named once
     pub(crate) fn new(
         offload: Arc<dyn CompactionOffload>,
         slots: Arc<LocalSlots>,
@@ -74,6 +82,7 @@ impl OffloadState {
         table_format: TableFormat,
         internal: Arc<InternalCompactions>,
         only_here: OnlyHere,
+        gc: Option<Arc<Gc>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             offload,
@@ -84,6 +93,7 @@ impl OffloadState {
             subcompactions: Subcompactions::default(),
             internal,
             only_here,
+            gc,
             closing: AtomicBool::new(false),
             db: OnceLock::new(),
         })
@@ -144,7 +154,7 @@ impl CompactionService for Adapter {
                 return local();
             }
         };
-        if job.purpose.needs_values() {
+        if job.purpose == JobPurpose::Gc && job.moves.is_none() {
             self.0.stays_here(compaction_of(info.job_id()));
             self.0.tell_stays(&job);
             return local();
@@ -237,15 +247,26 @@ impl OffloadState {
         }
         let input_bytes = input_files.iter().map(|table| table.bytes).sum();
         let is_subcompaction = request.begin.is_some() || request.end.is_some();
+        // Of one that RocksDB tells of, entries are known only by its own counters.
+        let moves = purpose == JobPurpose::Gc
+            && !is_subcompaction
+            && !self.jobs.has_begun(compaction)
+            && self.offload.moves_values(tables.entries(&input_files));
         let share = db.as_deref().filter(|_| is_subcompaction).and_then(|db| range_share(db, &request));
         // RocksDB told of the inputs when the compaction began, but for one of our own.
+        let mut plan = None;
         let input_records = match internal {
             Some(CompactionPurpose::Cleanup) | None => self.jobs.input_records(compaction),
-            Some(CompactionPurpose::Gc) => None,
+            Some(CompactionPurpose::Gc) if !moves => None,
             Some(_) => {
                 let db = db.as_deref().ok_or("the store is being opened")?;
-                let inputs = ask_inputs(db, &tables, &input_files)?;
-                Some(inputs.iter().fold(0, |sum, table| table.points.saturating_add(sum)))
+                let property = if moves { references::PROPERTY } else { NO_PROPERTY };
+                let inputs = ask_inputs(db, &tables, &input_files, property)?;
+                let records = inputs.iter().fold(0, |sum, table| table.points.saturating_add(sum));
+                if let (true, Some(gc)) = (moves, &self.gc) {
+                    plan = named_by(&inputs).and_then(|named| gc.plan_moves(&named, records));
+                }
+                Some(records)
             }
         };
         Ok(Some(RemoteJob {
@@ -266,6 +287,7 @@ impl OffloadState {
             output_level: info.output_level(),
             is_manual: info.is_manual_compaction(),
             table_format: self.table_format,
+            moves: plan,
             request,
         }))
     }
@@ -274,19 +296,27 @@ impl OffloadState {
     fn run(&self, job: RemoteJob) -> Option<Vec<u8>> {
         let (id, rocks_job, is_subcompaction, input_records) =
             (job.id, job.rocks_job, job.is_subcompaction(), job.input_records);
-        let is_dedup = job.purpose == JobPurpose::Dedup;
+        let (purpose, level, plan) = (job.purpose, job.output_level, job.moves.clone());
+        let is_internal = purpose != JobPurpose::Compaction;
         // RocksDB begins no other compaction while it runs one of ours, unless writers press.
-        let is_urgent = job.input_level == 0 || is_dedup;
+        let is_urgent = job.input_level == 0 || is_internal;
         let began = Instant::now();
         let outcome = {
-            let _duty = self.duties.enter(if is_dedup { Duty::Dedup } else { Duty::Compaction });
+            let _duty = self.duties.enter(match purpose {
+                JobPurpose::Compaction => Duty::Compaction,
+                JobPurpose::Dedup => Duty::Dedup,
+                JobPurpose::Gc => Duty::Gc,
+            });
             catch_unwind(AssertUnwindSafe(|| self.offload.run(job))).unwrap_or_else(|_| {
                 tracing::error!(job = id, "the compaction offload panicked: the compaction runs locally");
                 RemoteOutcome::Fallback
             })
         };
-        if is_dedup {
+        if is_internal {
             self.jobs.internal_was_away(began.elapsed());
+        }
+        if let (RemoteOutcome::Fallback | RemoteOutcome::Local, Some(gc), Some(plan)) = (&outcome, &self.gc, &plan) {
+            gc.forget_plan(plan);
         }
         match outcome {
             RemoteOutcome::Installed { result, on_installed } if result.job() == id => {
@@ -296,7 +326,22 @@ impl OffloadState {
                     self.wait_for_slot(id, is_urgent);
                     return None;
                 }
-                self.jobs.install(id, is_dedup, on_installed);
+                // RocksDB marks the inputs as being compacted until it has taken the tables, or
+                // not. So long what was made stays, though nobody holds it any more.
+                let _made = match self.make_moved(plan.as_ref(), &result, level) {
+                    Ok(made) => made,
+                    Err(reason) => {
+                        tracing::warn!(
+                            job = id,
+                            reason,
+                            "values could not be moved as a worker says: the job runs locally"
+                        );
+                        tell_installed(id, false, on_installed);
+                        self.wait_for_slot(id, is_urgent);
+                        return None;
+                    }
+                };
+                self.jobs.install(id, is_internal, on_installed);
                 Some(result.into_bytes())
             }
             RemoteOutcome::Installed { result, on_installed } => {
@@ -314,6 +359,20 @@ impl OffloadState {
                 None
             }
         }
+    }
+
+    /// Makes the segments that the worker of a garbage collection has laid out.
+    fn make_moved(
+        &self,
+        plan: Option<&MovePlan>,
+        result: &VerifiedResult,
+        level: i32,
+    ) -> Result<Vec<InFlight>, String> {
+        let (Some(gc), Some(plan)) = (&self.gc, plan) else { return Ok(Vec::new()) };
+        let moved = result.moved().ok_or("the result does not say which values were moved")?;
+        let _duty = self.duties.enter(Duty::Gc);
+        let made = catch_unwind(AssertUnwindSafe(|| gc.make_moved(plan, moved, u32::try_from(level).unwrap_or(0))));
+        made.unwrap_or_else(|_| Err("making a segment panicked".into()))
     }
 
     fn subcompactions_agree(&self, rocks_job: u64, input_records: Option<u64>, result: &VerifiedResult) -> bool {
@@ -382,6 +441,11 @@ impl Tables {
         u32::try_from(tables).ok().filter(|_| !self.0.is_empty())
     }
 
+    /// The entries of all inputs, as far as they are known.
+    fn entries(&self, inputs: &[InputTable]) -> u64 {
+        inputs.iter().filter_map(|input| self.0.get(&input.name)).map(|table| table.entries).sum()
+    }
+
     /// The least and the greatest key of all inputs; `None` when one of them is not known.
     fn bounds(&self, inputs: &[InputTable]) -> Option<(Vec<u8>, Vec<u8>)> {
         let inputs: Vec<_> = inputs.iter().map(|input| self.0.get(&input.name)).collect::<Option<_>>()?;
@@ -392,15 +456,31 @@ impl Tables {
 }
 
 /// What the input tables tell of their entries. Those that are open have it in memory.
-fn ask_inputs(db: &DB, tables: &Tables, inputs: &[InputTable]) -> Result<Vec<CollectedProperties>, String> {
+fn ask_inputs(
+    db: &DB,
+    tables: &Tables,
+    inputs: &[InputTable],
+    property: &str,
+) -> Result<Vec<CollectedProperties>, String> {
     let family = DataFamily::of(db).ok_or("the store has no data")?;
     let is_input = |name: &str| inputs.iter().any(|input| input.name == name);
     let others = tables.0.values().filter(|table| !is_input(&table.name)).map(|table| table.file_number);
     let mut others: Vec<_> = others.collect();
     others.sort_unstable();
-    let mut told = collected_properties_but(db, &family, NO_PROPERTY, &others).map_err(|error| error.to_string())?;
+    let mut told = collected_properties_but(db, &family, property, &others).map_err(|error| error.to_string())?;
     told.retain(|table| is_input(base_name(&table.path.to_string_lossy())));
     if told.len() == inputs.len() { Ok(told) } else { Err("some of its inputs are not live".to_owned()) }
+}
+
+/// The bytes that the inputs name of each segment; `None` where one of them does not say.
+fn named_by(inputs: &[CollectedProperties]) -> Option<SegmentMap<u64>> {
+    let mut named = SegmentMap::default();
+    for table in inputs {
+        for (segment, bytes) in references::decode(table.properties.get(references::PROPERTY)?)? {
+            *named.entry(segment).or_default() += bytes;
+        }
+    }
+    Some(named)
 }
 
 /// The part of the store's bytes that lies in the range of a request, 0 to 1, as RocksDB estimates

@@ -62,9 +62,10 @@ use std::time::Duration;
 
 use ecotone_rocks::remote::RemoteInput;
 use ecotone_types::JobPurpose;
+use ecotone_valuelog::moves::MovePlan;
 
 use crate::table_format::TableFormat;
-use verify::VerifiedResult;
+use verify::{ExpectedTables, VerifiedResult};
 
 /// Runs compactions elsewhere.
 pub trait CompactionOffload: Send + Sync {
@@ -76,6 +77,14 @@ pub trait CompactionOffload: Send + Sync {
     /// [`cancel_all`](Self::cancel_all), and in any case at a deadline of its own: RocksDB waits
     /// for it without one.
     fn run(&self, job: RemoteJob) -> RemoteOutcome;
+
+    /// Whether a worker may be asked to give values new places ([`RemoteJob::moves`]) in a merge of
+    /// so many entries. Asked for each compaction of garbage collection, on its thread; must not
+    /// block. Where not, [`stays`](Self::stays) is told.
+    fn moves_values(&self, entries: u64) -> bool {
+        let _ = entries;
+        false
+    }
 
     /// A subcompaction of a compaction begins that nobody else could run, because it copies values:
     /// its purpose is [`JobPurpose::Gc`]. It is told so that the policy knows of it, and is not
@@ -182,6 +191,8 @@ pub struct RemoteJob {
     pub is_manual: bool,
     /// How the outputs are to be laid out.
     pub table_format: TableFormat,
+    /// Where values may be moved, of a job of [`JobPurpose::Gc`] that is to run elsewhere.
+    pub moves: Option<MovePlan>,
 }
 
 /// RocksDB's name for the folder that it empties at every open (`kSessionTmpDirName`).
@@ -191,6 +202,12 @@ impl RemoteJob {
     /// Whether this is one of several subcompactions of a compaction.
     pub fn is_subcompaction(&self) -> bool {
         self.request.begin.is_some() || self.request.end.is_some()
+    }
+
+    /// What its outputs must be, for [`ReceivedTable::take`](crate::ReceivedTable::take).
+    pub fn expected_tables(&self) -> ExpectedTables {
+        let moved = self.moves.as_ref().map(|plan| (plan.first.0, plan.first.0 + plan.segments));
+        ExpectedTables { format: self.table_format, moved }
     }
 
     /// The name of the folder for the outputs; also the worker's `output_name`.

@@ -28,6 +28,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ecotone_io::objects::{Crc32c, ObjectDirectory, Unsealed, summary_of};
@@ -36,9 +37,12 @@ use ecotone_rocks::remote::{RemoteOutput, RemoteResult};
 use ecotone_rocks::verify::{
     ExpectedTable, FILE_CHECKSUM_FUNCTION, TableSummary, VerifyError as TableError, read_table, recount_table,
 };
+use ecotone_valuelog::moves::MovePlan;
+use parking_lot::Mutex;
 
 use super::RemoteJob;
 use crate::collectors::recounting;
+use crate::gc::places::{MovedValues, NamedPlace, PlaceCollector};
 use crate::table_format::{Collects, TableFormat};
 
 /// Why a result was refused. Every kind means: remove the outputs, and let the job fall back to a
@@ -81,11 +85,29 @@ pub enum VerifyError {
 #[derive(Debug)]
 pub struct VerifiedResult {
     job: u64,
+    moved: Option<MovedValues>,
+    places: Vec<NamedPlace>,
     bytes: Vec<u8>,
     result: Box<RemoteResult>,
 }
 
 impl VerifiedResult {
+    /// The same, with what the worker has moved as `plan`, the one of the same job, says. Without
+    /// it such a job has no result.
+    ///
+    /// # Errors
+    ///
+    /// [`VerifyError::Malformed`].
+    pub fn with_moves(mut self, plan: &MovePlan, moved: &[u8]) -> Result<Self, VerifyError> {
+        let places = std::mem::take(&mut self.places);
+        self.moved = Some(MovedValues::decode(moved, plan, places).map_err(VerifyError::Malformed)?);
+        Ok(self)
+    }
+
+    pub(crate) fn moved(&self) -> Option<&MovedValues> {
+        self.moved.as_ref()
+    }
+
     /// The job it is for.
     pub fn job(&self) -> u64 {
         self.job
@@ -113,37 +135,68 @@ pub struct ReceivedTable {
     crc32c: u32,
     summary: TableSummary,
     collects: Collects,
+    places: Vec<NamedPlace>,
+}
+
+/// What the output tables of a job must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpectedTables {
+    /// How they are laid out.
+    pub format: TableFormat,
+    /// The numbers of segments that values may be moved to, the last one excluded.
+    pub moved: Option<(u32, u32)>,
+}
+
+impl From<TableFormat> for ExpectedTables {
+    fn from(format: TableFormat) -> Self {
+        Self { format, moved: None }
+    }
 }
 
 impl ReceivedTable {
-    /// Reads the whole of `table`, which was written in `format`, and seals it. Its checksum is that
-    /// of the whole as it was received; what was written is still checked: every block carries a
-    /// checksum of its own. Reading ends soon, with an error, when another thread sets `stop`;
+    /// Reads the whole of `table`, which was to be as `expected`, and seals it. Its checksum is
+    /// that of the whole as it was received; what was written is still checked: every block carries
+    /// a checksum of its own. Reading ends soon, with an error, when another thread sets `stop`;
     /// sealing does not.
-    pub fn take(table: Unsealed<Crc32c>, format: TableFormat, stop: &AtomicBool) -> Result<ReceivedTable, VerifyError> {
+    pub fn take(
+        table: Unsealed<Crc32c>,
+        expected: impl Into<ExpectedTables>,
+        stop: &AtomicBool,
+    ) -> Result<ReceivedTable, VerifyError> {
+        let expected = expected.into();
         let path = table.path().to_path_buf();
-        let summary = Self::read(&path, format.collects, stop)?;
+        let (summary, places) = Self::read(&path, expected, stop)?;
         let crc32c = table.seal().map_err(|error| failed("sync", &path, error))?.checksum;
-        Ok(ReceivedTable { crc32c, summary, collects: format.collects })
+        Ok(ReceivedTable { crc32c, summary, collects: expected.format.collects, places })
     }
 
     /// The same of one that has come whole, in another way.
-    fn adopt(directory: &ObjectDirectory, name: &str, format: TableFormat) -> Result<ReceivedTable, VerifyError> {
+    fn adopt(directory: &ObjectDirectory, name: &str, expected: ExpectedTables) -> Result<ReceivedTable, VerifyError> {
         let path = directory.path().join(name);
         let whole = directory.open(name).and_then(|object| summary_of::<Crc32c>(&object));
         let crc32c = whole.map_err(|error| TableError::Io { file: path.clone(), what: error.to_string() })?.checksum;
-        let summary = Self::read(&path, format.collects, &AtomicBool::new(false))?;
+        let (summary, places) = Self::read(&path, expected, &AtomicBool::new(false))?;
         directory.adopt(name).map_err(|error| failed("sync", &path, error))?;
-        Ok(ReceivedTable { crc32c, summary, collects: format.collects })
+        Ok(ReceivedTable { crc32c, summary, collects: expected.format.collects, places })
     }
 
-    fn read(path: &Path, collects: Collects, stop: &AtomicBool) -> Result<TableSummary, VerifyError> {
-        if collects.is_any() {
-            let (collector, may_lack) = recounting(collects);
-            Ok(recount_table(path, stop, collector, &may_lack)?)
-        } else {
-            Ok(read_table(path, stop)?)
+    fn read(
+        path: &Path,
+        ExpectedTables { format, moved }: ExpectedTables,
+        stop: &AtomicBool,
+    ) -> Result<(TableSummary, Vec<NamedPlace>), VerifyError> {
+        if !format.collects.is_any() {
+            return Ok((read_table(path, stop)?, Vec::new()));
         }
+        let (collector, may_lack) = recounting(format.collects);
+        let Some((first, end)) = moved else {
+            return Ok((recount_table(path, stop, collector, &may_lack)?, Vec::new()));
+        };
+        let places = Arc::new(Mutex::new(Vec::new()));
+        let collector = PlaceCollector { next: collector, numbers: first..end, places: places.clone() };
+        let summary = recount_table(path, stop, Box::new(collector), &may_lack)?;
+        let places = std::mem::take(&mut *places.lock());
+        Ok((summary, places))
     }
 
     /// Whether nothing is in it. A compaction may finish such a table and then drop it.
@@ -163,7 +216,7 @@ pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, 
     let mut tables = HashMap::new();
     let objects = ObjectDirectory::new(job.output_directory(), Tap::SILENT);
     for output in &parsed.output_files {
-        let table = ReceivedTable::adopt(&objects, &output.file_name, job.table_format)?;
+        let table = ReceivedTable::adopt(&objects, &output.file_name, job.expected_tables())?;
         tables.insert(output.file_name.clone(), table);
     }
     verify_received_outputs(job, result, &tables)
@@ -181,6 +234,7 @@ pub fn verify_received_outputs(
     let bytes = RemoteResult::with_output_path(result, &directory).map_err(malformed)?;
     check_claims(job, &parsed)?;
     check_internal_counts(&bytes, parsed.stats.output_records)?;
+    let mut places = Vec::new();
     for output in &parsed.output_files {
         let name = &output.file_name;
         let table = received.get(name).ok_or_else(|| VerifyError::Foreign(format!("{name} did not come")))?;
@@ -194,12 +248,13 @@ pub fn verify_received_outputs(
         }
         let expected = ExpectedTable::of_output(output, job.request.begin.as_deref(), job.request.end.as_deref());
         table.summary.check(&directory.join(name), &expected)?;
+        places.extend_from_slice(&table.places);
     }
     // A compaction may leave nothing, and then nobody made the directory.
     if !parsed.output_files.is_empty() {
         make_directories_durable(job, &directory)?;
     }
-    Ok(VerifiedResult { job: job.id, bytes, result: Box::new(parsed) })
+    Ok(VerifiedResult { job: job.id, moved: None, places, bytes, result: Box::new(parsed) })
 }
 
 fn malformed(error: ecotone_rocks::Error) -> VerifyError {

@@ -355,7 +355,8 @@ fn prepare(directory: &Path, request: &Request<'_>, logs: Arc<Logs>, shortage: O
         let slots = components.local_slots.clone().unwrap_or_else(|| LocalSlots::new(DEFAULT_LOCAL_SLOTS));
         let only_here = OnlyHere { reclaims_expired: settings.reclaim_expired };
         let (jobs, duties) = (parts.jobs.clone(), parts.duties.clone());
-        OffloadState::new(offload, slots, jobs, duties, table_format, parts.internal.clone(), only_here)
+        let gc = values.as_ref().map(|values| values.gc().clone());
+        OffloadState::new(offload, slots, jobs, duties, table_format, parts.internal.clone(), only_here, gc)
     });
     if let Some(offload) = &offload {
         rocks_options.set_compaction_service(Adapter(offload.clone()));

@@ -257,6 +257,11 @@ impl ValueCompression {
         self.collects.load(Ordering::Relaxed) && (are_many || samples.is_full())
     }
 
+    /// Whether what garbage collection copies is packed on the way, where it is not yet.
+    pub(crate) fn packs_relocated(&self) -> bool {
+        self.codec(Origin::Relocated) != compression::Codec::None
+    }
+
     fn codec(&self, origin: Origin) -> compression::Codec {
         match self.codecs[origin as usize].load(Ordering::Relaxed) {
             by if by == Codec::Lz4 as u8 => compression::Codec::Lz4,

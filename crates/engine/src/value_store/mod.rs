@@ -173,6 +173,11 @@ impl Opening {
         }))
     }
 
+    /// What garbage collection is to do.
+    pub(crate) fn gc(&self) -> &Arc<Gc> {
+        &self.gc
+    }
+
     /// Wakes the thread of the value log.
     pub(crate) fn notifier(&self) -> &Arc<GcNotifier> {
         &self.notifier

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use ecotone_engine::{
-    CancelFlag, Collects, CompactionOffload, RemoteJob, RemoteOutcome, TableFormat, VerifyError, WorkerError,
+    CancelFlag, Collects, CompactionOffload, Mover, RemoteJob, RemoteOutcome, TableFormat, VerifyError, WorkerError,
     WorkerOptions, WorkerRequest, run_remote_compaction, verify_outputs,
 };
 use ecotone_io::remote_files::{RangedRead, RemoteFiles};
 use ecotone_types::JobPurpose;
+use ecotone_valuelog::moves::MovePlan;
 
 /// The owner's files, read by ranges, as a worker on another machine reads them: nothing but these
 /// reads reaches the owner's directory, and only below it.
@@ -87,6 +88,9 @@ impl RemoteFiles for SharedFiles {
     }
 }
 
+/// Another list of what was moved than the worker's.
+pub type SpoilMoves = fn(&MovePlan, Vec<u8>) -> Vec<u8>;
+
 /// What a spoiler may change between a worker's answer and its check: the folder of the outputs,
 /// and the result.
 pub type Spoil = dyn Fn(&RemoteJob, &Path, &mut Vec<u8>) + Send + Sync;
@@ -98,6 +102,10 @@ pub struct InProcess {
     pub spoil: Option<Box<Spoil>>,
     /// What the worker understands of what its tables are to tell.
     pub as_worker: fn(Collects) -> Collects,
+    /// Whether it is asked to move values.
+    pub moves_values: bool,
+    /// May change what a worker says that it has moved.
+    pub spoil_moves: Option<SpoilMoves>,
     pub jobs: AtomicU64,
     pub installed: Arc<AtomicU64>,
     pub not_taken: Arc<AtomicU64>,
@@ -117,6 +125,8 @@ impl InProcess {
             worker_directory: worker_directory.to_path_buf(),
             spoil: None,
             as_worker: |collects| collects,
+            moves_values: false,
+            spoil_moves: None,
             jobs: AtomicU64::new(0),
             installed: Arc::default(),
             not_taken: Arc::default(),
@@ -137,10 +147,11 @@ impl InProcess {
         Self { spoil: Some(Box::new(spoil)), ..Self::new(worker_directory) }
     }
 
-    fn work(&self, job: &RemoteJob) -> Result<(PathBuf, Vec<u8>), WorkerError> {
+    fn work(&self, job: &RemoteJob) -> Result<(PathBuf, Vec<u8>, Vec<u8>), WorkerError> {
         let output_directory = self.worker_directory.join(job.output_name());
         fs::create_dir_all(&output_directory).unwrap();
         let files = OwnersFiles::of(&job.store_directory);
+        let mover = job.moves.as_ref().map(|plan| Mover::new(&plan.encode()).unwrap());
         let collects = (self.as_worker)(job.table_format.collects);
         let result = run_remote_compaction(WorkerRequest {
             store_directory: job.store_directory.clone(),
@@ -149,11 +160,16 @@ impl InProcess {
             input: &job.input,
             files: Arc::new(SharedFiles(files.clone(), Arc::default())),
             tap: None,
+            mover: mover.clone(),
             cancel: CancelFlag::new(),
             options: WorkerOptions::new(TableFormat { collects, ..job.table_format }),
         })?;
         self.opened.lock().unwrap().push(files.opened.lock().unwrap().clone());
-        Ok((output_directory, result))
+        let mut moved = mover.map(|mover| mover.moved()).unwrap_or_default();
+        if let (Some(spoil), Some(plan)) = (self.spoil_moves, &job.moves) {
+            moved = spoil(plan, moved);
+        }
+        Ok((output_directory, result, moved))
     }
 }
 
@@ -161,7 +177,7 @@ impl CompactionOffload for InProcess {
     fn run(&self, job: RemoteJob) -> RemoteOutcome {
         self.jobs.fetch_add(1, Ordering::Relaxed);
         self.seen.lock().unwrap().push(job.clone());
-        let (worker_output, mut result) = match self.work(&job) {
+        let (worker_output, mut result, moved) = match self.work(&job) {
             Ok(done) => done,
             Err(error) => {
                 self.worker_errors.lock().unwrap().push(error);
@@ -178,7 +194,8 @@ impl CompactionOffload for InProcess {
         if let Some(spoil) = &self.spoil {
             spoil(&job, &fetched, &mut result);
         }
-        match verify_outputs(&job, &result) {
+        let verified = verify_outputs(&job, &result);
+        match verified.and_then(|it| if let Some(plan) = &job.moves { it.with_moves(plan, &moved) } else { Ok(it) }) {
             Ok(result) => {
                 let (installed, not_taken) = (self.installed.clone(), self.not_taken.clone());
                 let on_installed = Box::new(move |ok| {
@@ -194,6 +211,10 @@ impl CompactionOffload for InProcess {
                 RemoteOutcome::Fallback
             }
         }
+    }
+
+    fn moves_values(&self, _entries: u64) -> bool {
+        self.moves_values
     }
 
     fn stays(&self, job: &RemoteJob) {
@@ -238,6 +259,9 @@ impl<T> Only<T> {
 impl<T: CompactionOffload> CompactionOffload for Only<T> {
     fn run(&self, job: RemoteJob) -> RemoteOutcome {
         if (self.takes)(job.purpose) { self.worker.run(job) } else { RemoteOutcome::Local }
+    }
+    fn moves_values(&self, entries: u64) -> bool {
+        self.worker.moves_values(entries)
     }
     fn stays(&self, job: &RemoteJob) {
         self.worker.stays(job);

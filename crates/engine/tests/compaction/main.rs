@@ -9,5 +9,6 @@ mod dedup_offload;
 mod dedup_sketches;
 mod gc;
 mod gc_failures;
+mod gc_offload;
 mod idle;
 mod offload;

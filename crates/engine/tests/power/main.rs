@@ -6,5 +6,6 @@
 mod common;
 mod crash_points;
 mod crash_points_together;
+mod moved_values;
 mod power_loss;
 mod prefixes;

@@ -447,6 +447,7 @@ impl CompactionOffload for FailingWorkers {
                 left: Arc::new(AtomicU64::new(bytes)),
             }),
             tap: Some(disk),
+            mover: None,
             cancel,
             options: WorkerOptions::new(job.table_format),
         })
@@ -492,6 +493,7 @@ fn a_damaged_job_never_ends_the_worker() {
                     input: &input,
                     files: Arc::new(SharedFiles(OwnersFiles::of(&job.store_directory), Arc::default())),
                     tap: None,
+                    mover: None,
                     cancel: CancelFlag::new(),
                     options: WorkerOptions::new(job.table_format),
                 });

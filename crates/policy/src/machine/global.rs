@@ -63,7 +63,9 @@ impl GlobalSystem {
         predictor: &Predictor,
     ) -> Result<Candidate, LocalReason> {
         let policy = parameters.policy;
-        if let Some(reason) = LocalReason::of_policy(policy, request.purpose, request.input_level) {
+        if let Some(reason) =
+            LocalReason::of_policy(policy, request.purpose, request.input_level, !request.holders.is_empty())
+        {
             return Err(reason);
         }
         if policy.has_energy_target() {
@@ -73,13 +75,18 @@ impl GlobalSystem {
         }
     }
 
-    /// Servers that may be given this job: enabled, not the owner, not avoided by it.
+    /// Servers that may be given this job: enabled, not the owner, not avoided by it; for garbage
+    /// collection with a copy of the shard.
     fn eligible<'a>(
         &'a self,
         now: Time,
         request: &'a PlacementRequest,
     ) -> impl Iterator<Item = (&'a ServerId, Cores, BytesPerSecond)> {
-        self.table.enabled(now).filter(|(server, ..)| **server != request.owner && !request.avoid.contains(server))
+        self.table.enabled(now).filter(move |(server, ..)| {
+            let may_have_it =
+                !request.purpose.needs_copy() || request.holders.iter().any(|holder| holder.server == **server);
+            **server != request.owner && !request.avoid.contains(server) && may_have_it
+        })
     }
 
     /// ECO-KVS equations 3 and 4.

@@ -121,7 +121,9 @@ impl LocalSystem {
         parameters: &Parameters,
     ) -> Result<PlacementRequest, LocalReason> {
         let policy = parameters.policy;
-        if let Some(reason) = LocalReason::of_policy(policy, compaction.purpose, compaction.input_level) {
+        if let Some(reason) =
+            LocalReason::of_policy(policy, compaction.purpose, compaction.input_level, !compaction.holders.is_empty())
+        {
             return Err(reason);
         }
         let forecast = self.forecast(compaction.l0_tables, parameters);

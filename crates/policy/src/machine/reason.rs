@@ -12,7 +12,7 @@ use ecotone_types::JobPurpose;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LocalReason {
-    /// It copies values, which no other server has.
+    /// It moves values, and no other server has a copy of its tables.
     ValuesAreHere,
     /// The policy never offloads.
     PolicyIsLocal,
@@ -64,8 +64,14 @@ impl LocalReason {
     ];
 
     /// Why such a job stays at home whatever is known of servers; `None` where it may go.
-    pub(super) const fn of_policy(policy: PolicyName, purpose: JobPurpose, input_level: i32) -> Option<Self> {
-        if purpose.needs_values() {
+    /// `is_held`: somebody has a copy of some of its input.
+    pub(super) const fn of_policy(
+        policy: PolicyName,
+        purpose: JobPurpose,
+        input_level: i32,
+        is_held: bool,
+    ) -> Option<Self> {
+        if purpose.needs_copy() && !is_held {
             Some(LocalReason::ValuesAreHere)
         } else if !policy.may_offload() {
             Some(LocalReason::PolicyIsLocal)
