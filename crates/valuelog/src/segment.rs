@@ -399,9 +399,18 @@ impl Segment {
         }
     }
 
-    /// Whether its head would survive a loss of power, as far as this process knows.
+    /// Whether its head would survive a loss of power. One that was found is synced for that, once:
+    /// whoever made it may have been killed before that, and left it in the kernel's hands.
     pub fn has_durable_head(&self) -> bool {
-        self.was_found || self.durable.load(Ordering::Acquire) >= self.begin
+        let is_durable = || self.durable.load(Ordering::Acquire) >= self.begin;
+        let sync = || match self.sync() {
+            Ok(_) => is_durable(),
+            Err(error) => {
+                tracing::warn!(path = ?self.path, %error, "a segment that was found could not be synced");
+                false
+            }
+        };
+        is_durable() || (self.was_found && sync())
     }
 
     /// Reads the content of the dictionary that is its first record, by `read`. Which one that must
