@@ -632,7 +632,9 @@ impl CompactionOffload for OwnerSide {
 
     fn moves_values(&self, entries: u64) -> bool {
         // Which input tables they hold is asked once there is a job.
-        entries >= self.member.options.policy.min_gc_entries
+        let parameters = &self.member.options.policy;
+        parameters.policy.may_offload()
+            && entries >= parameters.min_gc_entries
             && self.primary.as_ref().is_some_and(|primary| primary.is_primary() && !primary.holders().is_empty())
     }
 

@@ -32,6 +32,7 @@ enum Phase {
 
 #[derive(Clone, Debug)]
 struct OpenJob {
+    purpose: JobPurpose,
     phase: Phase,
     /// What it was predicted to take here.
     local: Option<Prediction>,
@@ -93,20 +94,20 @@ impl LocalSystem {
         parameters: &Parameters,
         predictor: &Predictor,
     ) -> Option<Command> {
-        let job = compaction.job;
+        let (job, purpose) = (compaction.job, compaction.purpose);
         if self.jobs.get(&job).is_some_and(|open| !matches!(open.phase, Phase::Settled)) {
             return None;
         }
         let local = predictor.local(&self.own, Job::new(compaction.input_bytes, compaction.input_level));
         Some(match self.decide(now, compaction, local, parameters) {
             Ok(request) => {
-                self.remember(job, Phase::Asking, local, parameters);
+                self.remember(job, OpenJob { purpose, phase: Phase::Asking, local, remote: None }, parameters);
                 Command::AskCoordinator { request }
             }
-            // Its end is not reported: copying values is none of what the models foretell.
-            Err(reason @ LocalReason::ValuesAreHere) => Command::RunHere { job, reason },
             Err(reason) => {
-                self.remember(job, Phase::Settled, local, parameters);
+                if purpose != JobPurpose::Gc {
+                    self.remember(job, OpenJob { purpose, phase: Phase::Settled, local, remote: None }, parameters);
+                }
                 Command::RunHere { job, reason }
             }
         })
@@ -182,8 +183,8 @@ impl LocalSystem {
     }
 
     /// Keeps a job in mind; of settled ones, whose reports may never come, the oldest is dropped.
-    fn remember(&mut self, job: JobId, phase: Phase, local: Option<Prediction>, parameters: &Parameters) {
-        self.jobs.insert(job, OpenJob { phase, local, remote: None });
+    fn remember(&mut self, job: JobId, open: OpenJob, parameters: &Parameters) {
+        self.jobs.insert(job, open);
         if self.jobs.len() > parameters.max_jobs_remembered {
             let oldest = self.jobs.iter().find(|(_, open)| matches!(open.phase, Phase::Settled));
             if let Some(oldest) = oldest.map(|(job, _)| *job) {
@@ -205,15 +206,23 @@ impl LocalSystem {
             PlacementAnswer::Worker { .. } => LocalReason::ImplausiblePlacement,
             PlacementAnswer::Local { reason } => reason,
         };
-        open.phase = Phase::Settled;
-        Some(Command::RunHere { job, reason })
+        Some(self.runs_here(job, reason))
+    }
+
+    /// A job that is known is settled. The end of one that copies values is not reported: that is
+    /// none of what the models foretell.
+    fn runs_here(&mut self, job: JobId, reason: LocalReason) -> Command {
+        match self.jobs.get_mut(&job) {
+            Some(open) if open.purpose != JobPurpose::Gc => open.phase = Phase::Settled,
+            _ => _ = self.jobs.remove(&job),
+        }
+        Command::RunHere { job, reason }
     }
 
     /// The question found nobody. `None` when the job no longer waits for an answer.
     pub(super) fn unavailable(&mut self, job: JobId) -> Option<Command> {
-        let open = self.jobs.get_mut(&job).filter(|open| matches!(open.phase, Phase::Asking))?;
-        open.phase = Phase::Settled;
-        Some(Command::RunHere { job, reason: LocalReason::CoordinatorUnavailable })
+        self.jobs.get(&job).filter(|open| matches!(open.phase, Phase::Asking))?;
+        Some(self.runs_here(job, LocalReason::CoordinatorUnavailable))
     }
 
     /// An offload is over. A job that failed runs here; `None` when there is nothing to do.
@@ -248,7 +257,7 @@ impl LocalSystem {
                 LocalReason::Failed
             }
         };
-        Some(Command::RunHere { job, reason })
+        Some(self.runs_here(job, reason))
     }
 
     fn avoid_until(&mut self, now: Time, worker: ServerId, time: Seconds, parameters: &Parameters) {
