@@ -25,7 +25,9 @@ pub const WATERMARK_FILE: &str = "WATERMARK";
 
 const PAYLOAD_BYTES: usize = 16;
 
-/// All segments with a lower number are durable, and this one up to `offset`.
+/// All segments with a lower number that users' values were appended to are durable, and this one up
+/// to `offset`. Relocated ones may have lower numbers and be begun later; they are synced before a
+/// table names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Watermark {
     /// The segment.

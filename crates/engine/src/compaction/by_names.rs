@@ -40,8 +40,9 @@ pub(crate) fn run(
     // Otherwise all of it would become one table.
     options.set_output_file_size_limit(target_file_bytes);
     if purpose == CompactionPurpose::Dedup {
-        // A worker takes all of it or nothing: see the offload's adapter. What relocates stays
-        // here, in as many subcompactions as the store's.
+        // A worker takes all of it or nothing: see the offload's adapter. So it is with what
+        // relocates, which seldom goes, and has as many subcompactions as the store's: where that
+        // is more than one it stays here.
         options.set_max_subcompactions(1);
     }
     let names: Vec<_> = merge.seeds.iter().map(|number| format!("{number:06}.sst")).collect();
