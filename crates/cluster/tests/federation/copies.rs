@@ -362,7 +362,11 @@ fn collecting_owner() -> Owner {
                     begin_ratio: 1.02,
                     end_ratio: 1.01,
                     forced_ratio: 1.05,
-                    urgent_ratio: 1.06,
+                    // Nothing ever presses for it, so that it may go.
+                    urgent_ratio: 100.0,
+                    throttle_ratio: 100.0,
+                    max_throttle_ratio: 101.0,
+                    ample_free_share: 1e-6,
                     min_garbage_bytes: Bytes(64 * 1024),
                     ..GcParameters::default()
                 },

@@ -92,6 +92,8 @@ pub(crate) struct Gc {
     /// How slow users' writes are to be.
     pub(crate) throttle: WriteThrottle,
     is_pursued: AtomicBool,
+    /// Whether the compaction of the policy's that runs may go to another server.
+    may_go: AtomicBool,
     /// The ratio from which on tables are compacted forcibly.
     ratio_per_mille: AtomicU64,
     /// Among them those that are made for garbage collection alone.
@@ -124,6 +126,7 @@ impl Gc {
             candidates: RwLock::default(),
             throttle: WriteThrottle::default(),
             is_pursued: AtomicBool::new(false),
+            may_go: AtomicBool::new(false),
             ratio_per_mille: AtomicU64::new(0),
             internal,
             expired,
@@ -159,6 +162,17 @@ impl Gc {
     /// opportunistically.
     pub(crate) fn set_pursued(&self, pursued: bool) {
         self.is_pursued.store(pursued, Ordering::Relaxed);
+    }
+
+    /// Sets whether the compaction that begins next for garbage collection alone may go to another
+    /// server.
+    pub(crate) fn set_may_go(&self, may_go: bool) {
+        self.may_go.store(may_go, Ordering::Relaxed);
+    }
+
+    /// Whether it may.
+    pub(crate) fn may_go(&self) -> bool {
+        self.may_go.load(Ordering::Relaxed)
     }
 
     /// From now on compactions leave every value where it is.

@@ -227,9 +227,13 @@ impl Driver {
                     ranges: self.removed.measure(db, self.family, &self.tables(db)?)?,
                 })
             }
-            Command::CompactTables(merge) => round.compaction(|permit| {
-                by_names::run(db, self.family, permit, CompactionPurpose::Gc, &merge, self.target_file_bytes).map(drop)
-            }),
+            Command::CompactTables { merge, may_go } => {
+                self.gc.set_may_go(may_go);
+                let bytes = self.target_file_bytes;
+                round.compaction(|permit| {
+                    by_names::run(db, self.family, permit, CompactionPurpose::Gc, &merge, bytes).map(drop)
+                })
+            }
             Command::CompactDown { first, last, bytes } => {
                 round.compaction(|permit| compact_range(db, self.family, (&first, &last), bytes, permit))
             }
@@ -313,10 +317,11 @@ impl Round<'_> {
             }
             None => CompactionOutcome::Failed,
         };
+        let away = permit.as_ref().map_or(Duration::ZERO, CompactionPermit::was_away);
         if outcome == CompactionOutcome::TooLarge {
             self.permit = permit;
         }
-        Some(Event::CompactionEnded { outcome })
+        Some(Event::CompactionEnded { outcome, away: Seconds(away.as_secs_f64()) })
     }
 }
 

@@ -251,6 +251,7 @@ impl OffloadState {
         let moves = purpose == JobPurpose::Gc
             && !is_subcompaction
             && !self.jobs.has_begun(compaction)
+            && self.gc.as_ref().is_some_and(|gc| gc.may_go())
             && self.offload.moves_values(tables.entries(&input_files));
         let share = db.as_deref().filter(|_| is_subcompaction).and_then(|db| range_share(db, &request));
         // RocksDB told of the inputs when the compaction began, but for one of our own.

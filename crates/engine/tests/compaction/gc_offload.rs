@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::offloads::{InProcess, Only};
+use common::offloads::{InProcess, Only, SpoilMoves};
 use common::telemetry::telemetry;
 use common::{Model, assert_equals, compressing_early, fill, halve, numbered, until, until_compression};
 use ecotone_engine::{
@@ -23,7 +23,8 @@ use ecotone_types::units::Bytes;
 use ecotone_valuelog::moves::{MovePlan, Moves};
 use tempfile::TempDir;
 
-/// Garbage collection that begins early, over small segments and tables.
+/// Garbage collection that begins early, over small segments and tables, and that nothing ever
+/// presses for, so that it may go to a worker.
 fn relocating() -> StoreSettings {
     StoreSettings {
         separation: Some(Separation { min_bytes: 50, segment_bytes: 64 * 1024 }),
@@ -31,8 +32,10 @@ fn relocating() -> StoreSettings {
             begin_ratio: 1.2,
             end_ratio: 1.1,
             forced_ratio: 1.25,
-            // Without rests.
-            urgent_ratio: 1.26,
+            urgent_ratio: 100.0,
+            throttle_ratio: 100.0,
+            max_throttle_ratio: 101.0,
+            ample_free_share: 1e-6,
             min_garbage_bytes: Bytes(64 * 1024),
             ..GcParameters::default()
         },
@@ -187,20 +190,27 @@ fn one_less(plan: &MovePlan, moved: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn what_a_worker_says_of_places_is_not_believed() {
-    for spoil in [swapped, cut, elsewhere, one_less] {
-        let worker = tempfile::tempdir().unwrap();
-        let offload = mover(&worker, |offload| offload.spoil_moves = Some(spoil));
-        let (directory, store) = common::store_with(relocating(), |builder| builder.offload(offload.clone()));
-        let model = collect_half(&store);
-        let InProcess { installed, not_taken, refused, jobs, .. } = &*offload.worker;
-        check_reopened(&directory, store, relocating(), &model);
-        let refused = refused.lock().unwrap();
-        assert!(refused.iter().all(|error| matches!(error, VerifyError::Malformed(_))), "{refused:?}");
-        let given_up = refused.len() as u64 + not_taken.load(Ordering::Relaxed);
-        let (jobs, installed) = (jobs.load(Ordering::Relaxed), installed.load(Ordering::Relaxed));
-        // One that has moved nothing, or one value, may be what it says.
-        assert!(given_up > 0 && installed <= jobs - given_up, "{installed} of {jobs}, {given_up} given up");
-    }
+    // At once: each mostly waits.
+    std::thread::scope(|scope| {
+        for spoil in [swapped, cut, elsewhere, one_less] {
+            scope.spawn(move || is_not_believed(spoil));
+        }
+    });
+}
+
+fn is_not_believed(spoil: SpoilMoves) {
+    let worker = tempfile::tempdir().unwrap();
+    let offload = mover(&worker, |offload| offload.spoil_moves = Some(spoil));
+    let (directory, store) = common::store_with(relocating(), |builder| builder.offload(offload.clone()));
+    let model = collect_half(&store);
+    let InProcess { installed, not_taken, refused, jobs, .. } = &*offload.worker;
+    check_reopened(&directory, store, relocating(), &model);
+    let refused = refused.lock().unwrap();
+    assert!(refused.iter().all(|error| matches!(error, VerifyError::Malformed(_))), "{refused:?}");
+    let given_up = refused.len() as u64 + not_taken.load(Ordering::Relaxed);
+    let (jobs, installed) = (jobs.load(Ordering::Relaxed), installed.load(Ordering::Relaxed));
+    // One that has moved nothing, or one value, may be what it says.
+    assert!(given_up > 0 && installed <= jobs - given_up, "{installed} of {jobs}, {given_up} given up");
 }
 
 /// A worker that dies whenever it is asked.

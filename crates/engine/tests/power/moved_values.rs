@@ -46,7 +46,10 @@ fn power_is_lost_while_values_are_moved_as_a_worker_says() {
             begin_ratio: 1.2,
             end_ratio: 1.1,
             forced_ratio: 1.25,
-            urgent_ratio: 1.26,
+            urgent_ratio: 100.0,
+            throttle_ratio: 100.0,
+            max_throttle_ratio: 101.0,
+            ample_free_share: 1e-6,
             min_garbage_bytes: Bytes(32 * 1024),
             ..GcParameters::default()
         },

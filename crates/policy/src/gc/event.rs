@@ -129,6 +129,8 @@ pub enum Event {
     CompactionEnded {
         /// How it ended.
         outcome: CompactionOutcome,
+        /// So long it waited for another server, or for the answer that there is none.
+        away: Seconds,
     },
     /// What was asked for cannot be told or done.
     Failed,
@@ -176,7 +178,13 @@ pub enum Command {
     /// Find out what of the tables lies in each removed range: [`Event::RangesMeasured`].
     MeasureRanges,
     /// Compact tables by their names: [`Event::CompactionEnded`].
-    CompactTables(Merge),
+    CompactTables {
+        /// Which.
+        merge: Merge,
+        /// Whether another server may do it. Meanwhile no segment goes, and writers stay slowed
+        /// down: not where that presses.
+        may_go: bool,
+    },
     /// Bring the keys from the first to the last, both included, to the last level:
     /// [`Event::CompactionEnded`].
     CompactDown {
@@ -212,7 +220,7 @@ impl Command {
             | Self::Flush { .. }
             | Self::TakePermit(_)
             | Self::MeasureRanges
-            | Self::CompactTables(_)
+            | Self::CompactTables { .. }
             | Self::CompactDown { .. }
             | Self::CompactRemoved(_)
             | Self::Sleep(_) => true,
@@ -221,6 +229,6 @@ impl Command {
 
     /// Whether it is a compaction, for which there must be the permit.
     pub fn is_compaction(&self) -> bool {
-        matches!(self, Self::CompactTables(_) | Self::CompactDown { .. } | Self::CompactRemoved(_))
+        matches!(self, Self::CompactTables { .. } | Self::CompactDown { .. } | Self::CompactRemoved(_))
     }
 }

@@ -262,7 +262,9 @@ impl GcMachine {
                 self.flushed_ranges = None;
                 self.ask(Command::MeasureRanges, Phase::Measuring(worth, flushed));
             }
-            (Phase::Stepping(running), Event::CompactionEnded { outcome }) => self.stepped(*running, outcome),
+            (Phase::Stepping(running), Event::CompactionEnded { outcome, away }) => {
+                self.stepped(*running, outcome, away);
+            }
             (Phase::MeasuringBeforeFlush(worth), Event::RangesMeasured { removed, ranges }) => {
                 self.flush_for_ranges(worth, removed, &ranges);
             }
@@ -561,10 +563,21 @@ impl GcMachine {
         };
         let by_names = ByNames { tables, table, level, max_bytes, merge: merge.clone() };
         let running = Running { by_names: Some(by_names), ..running };
-        self.ask(Command::CompactTables(merge), Phase::Stepping(Box::new(running)));
+        let may_go = self.may_go(&running.step.round);
+        self.ask(Command::CompactTables { merge, may_go }, Phase::Stepping(Box::new(running)));
     }
 
-    fn stepped(&mut self, running: Running, outcome: CompactionOutcome) {
+    /// Whether another server may compact for the candidate set: what that takes longer than here
+    /// must cost nobody anything. So not at the ratio that is urgent, nor while writers are slowed
+    /// down, nor where space is short. Who wants less garbage than that is in no such hurry.
+    fn may_go(&self, Round { conditions, store, .. }: &Round) -> bool {
+        let calm = self.parameters.for_free_share(conditions.free_share);
+        ratio(&store.segments) < calm.urgent_ratio
+            && self.writers.degree() <= 0.0
+            && conditions.free_share >= calm.ample_free_share
+    }
+
+    fn stepped(&mut self, running: Running, outcome: CompactionOutcome, away: Seconds) {
         // Another compaction was faster, most likely, where it has failed. That it does not fit
         // now, or that compactions are paused, says nothing of the pass.
         let counts = matches!(outcome, CompactionOutcome::Done | CompactionOutcome::Failed);
@@ -583,7 +596,9 @@ impl GcMachine {
                     self.scan.pass_over(by_names.level, last);
                 }
                 let Step { round, .. } = &running.step;
+                // A server that only waits has nothing to rest from.
                 let took = self.now.since(running.since);
+                let took = Seconds((took.0 - away.0).max(0.0));
                 if round.conditions.hurry == Hurry::None {
                     let time = rest(took, ratio(&round.store.segments), &round.parameters);
                     self.commands.extend((time > Seconds::ZERO).then_some(Command::Rest(time)));

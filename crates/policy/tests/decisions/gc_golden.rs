@@ -127,7 +127,8 @@ impl Scene {
                     "failed" => CompactionOutcome::Failed,
                     other => panic!("no compaction ends `{other}`"),
                 };
-                return vec![self.handle(Event::CompactionEnded { outcome })];
+                let away = Seconds(words.get(2).map_or(0.0, |seconds| number(seconds)));
+                return vec![self.handle(Event::CompactionEnded { outcome, away })];
             }
             "failed" => return vec![self.handle(Event::Failed)],
             other => panic!("the table does not know `{other}`"),
@@ -228,7 +229,10 @@ fn shown(command: &Command) -> String {
         Command::Flush { at_least: None } => "flush".into(),
         Command::TakePermit(time) => format!("permit within {} s", float(time.0)),
         Command::MeasureRanges => "measure ranges".into(),
-        Command::CompactTables(merge) => format!("compact {} to L{}", numbers(&merge.inputs), merge.output_level),
+        Command::CompactTables { merge, may_go } => {
+            let elsewhere = if *may_go { ", or elsewhere" } else { "" };
+            format!("compact {} to L{}{elsewhere}", numbers(&merge.inputs), merge.output_level)
+        }
         Command::CompactDown { first, last, bytes } => {
             format!("compact down {}-{}, {}", text(first), text(last), in_mib(*bytes))
         }

@@ -79,7 +79,9 @@ impl Driver {
             // Whoever wakes the machine without being asked to has ended what was under way.
             Event::Woken { .. } => self.has_permit = false,
             Event::Permitted { tables } => (self.has_permit, self.tables) = (true, tables.clone()),
-            Event::CompactionEnded { outcome } if *outcome != CompactionOutcome::TooLarge => self.has_permit = false,
+            Event::CompactionEnded { outcome, .. } if *outcome != CompactionOutcome::TooLarge => {
+                self.has_permit = false
+            }
             _ => (),
         }
         let now = Time::from_seconds(self.now);
@@ -114,7 +116,7 @@ impl Driver {
         }
         match &last {
             Command::TakePermit(_) => assert!(!self.has_permit),
-            Command::CompactTables(merge) => {
+            Command::CompactTables { merge, .. } => {
                 let inputs = merge.inputs.iter().map(|number| self.tables.iter().find(|it| it.number == *number));
                 assert!(inputs.into_iter().all(|table| table.is_some_and(|table| !table.is_busy)), "{merge:?}");
             }
@@ -239,7 +241,7 @@ fn any_answer(random: &mut Random, command: &Command) -> Event {
             });
             Event::RangesMeasured { removed, ranges: ranges.collect() }
         }
-        command if command.is_compaction() => Event::CompactionEnded { outcome },
+        command if command.is_compaction() => Event::CompactionEnded { outcome, away: Seconds::ZERO },
         _ => Event::Woken { conditions: any_conditions(random) },
     }
 }
@@ -394,12 +396,12 @@ impl World {
                     Event::Inspected { conditions: conditions(), store: Box::new(store) }
                 }
                 Command::TakePermit(_) => Event::Permitted { tables: self.tables() },
-                Command::CompactTables(merge) => {
+                Command::CompactTables { merge, .. } => {
                     self.driver.now += 0.1;
                     if all.is_none() {
                         merge.inputs.iter().for_each(|number| self.rewrite(*number));
                     }
-                    Event::CompactionEnded { outcome: all.unwrap_or(CompactionOutcome::Done) }
+                    Event::CompactionEnded { outcome: all.unwrap_or(CompactionOutcome::Done), away: Seconds::ZERO }
                 }
                 other => panic!("nothing else is to be done: {other:?}"),
             };
