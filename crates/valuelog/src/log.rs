@@ -85,6 +85,9 @@ thread_local! {
 /// to be opened for that.
 const MAX_ASKED_SEGMENTS: usize = 64;
 
+/// Of so many values of a segment, the first, it is asked by what they are packed.
+const MAX_ASKED_VALUES: usize = 8;
+
 /// Levels that relocated values can come to rest in: those of RocksDB.
 const LEVELS: usize = 7;
 
@@ -495,15 +498,47 @@ impl ValueLog {
     pub fn newest_method(&self) -> Method {
         let method_in = |segment: &Arc<Segment>| {
             segment.format().ok()?.dictionary()?;
-            let mut head = [0; packed_record::MAX_HEADER_BYTES];
-            self.will_open(segment, false);
-            segment.read(SEGMENT_HEADER_BYTES as u64, &mut head).ok()?;
-            let dictionary_bytes = packed_record::announced_bytes(&head).ok()?;
-            segment.read((SEGMENT_HEADER_BYTES + dictionary_bytes) as u64, &mut head).ok()?;
-            packed_record::packing(&head).map(Packing::method)
+            self.first_methods(segment, 1)?.first().copied()
         };
         let segments = self.segments();
         segments.iter().rev().take(MAX_ASKED_SEGMENTS).find_map(method_in).unwrap_or(Method::None)
+    }
+
+    /// By what the first so many values of a segment of format 2 are packed; `None` where that cannot
+    /// be read.
+    fn first_methods(&self, segment: &Segment, most: usize) -> Option<Vec<Method>> {
+        self.will_open(segment, false);
+        let mut begin = SEGMENT_HEADER_BYTES as u64;
+        let has_dictionary = segment.format().ok()?.dictionary().is_some();
+        let mut methods = Vec::new();
+        for number in 0..most + usize::from(has_dictionary) {
+            let left = segment.bytes().saturating_sub(begin).min(packed_record::MAX_HEADER_BYTES as u64);
+            if left == 0 {
+                break;
+            }
+            let mut head = [0; packed_record::MAX_HEADER_BYTES];
+            let head = &mut head[..left as usize];
+            segment.read(begin, head).ok()?;
+            if number > 0 || !has_dictionary {
+                methods.push(packed_record::packing(head)?.method());
+            }
+            begin += packed_record::announced_bytes(head).ok()? as u64;
+        }
+        Some(methods)
+    }
+
+    /// Whether [`append_copy`](Self::append_copy) by `codec` would leave the records of a segment
+    /// of format 2 as they are, that begins with the dictionary in force. By its first values: one
+    /// that did not shrink says nothing, since by the same codec it would not again.
+    pub(crate) fn is_packed_by(&self, segment: &Segment, codec: Codec) -> bool {
+        let method = match codec {
+            Codec::None => return true,
+            Codec::Lz4 => Method::Lz4,
+            Codec::Zstd(_) => Method::Zstd,
+        };
+        let mut methods = self.first_methods(segment, MAX_ASKED_VALUES).unwrap_or_default();
+        methods.retain(|found| *found != Method::None);
+        !methods.is_empty() && methods.iter().all(|found| *found == method)
     }
 
     /// Bytes of memory that dictionaries take.
@@ -684,6 +719,12 @@ impl ValueLog {
         self.segment_bytes.min(self.segment_bytes_now.load(Ordering::Relaxed))
     }
 
+    /// A segment of relocated values that is sealed although more could be appended has so many
+    /// bytes at least.
+    pub(crate) fn followed_bytes(&self) -> u64 {
+        self.max_segment_bytes() / FOLLOWED_SHARE
+    }
+
     fn stream(&self, place: ValueOrigin) -> &Stream {
         match place {
             ValueOrigin::Written => &self.written,
@@ -787,7 +828,7 @@ impl ValueLog {
     /// As [`sync`](Self::sync).
     pub fn sync_relocated(&self) -> Result<()> {
         if self.tap.follows_copies() {
-            let bytes = self.max_segment_bytes() / FOLLOWED_SHARE;
+            let bytes = self.followed_bytes();
             self.relocated.iter().flatten().for_each(|stream| stream.seal_from(bytes));
         }
         self.relocated.iter().flatten().try_for_each(|stream| self.sync_stream(stream).map(drop))
@@ -797,7 +838,12 @@ impl ValueLog {
         stream.sync(&self.failure, || self.sync_names())
     }
 
-    pub(crate) fn sync_names(&self) -> Result<()> {
+    /// Makes the names of all segments durable that were begun before the call.
+    ///
+    /// # Errors
+    ///
+    /// As [`sync`](Self::sync).
+    pub fn sync_names(&self) -> Result<()> {
         // Who finds nothing to do must find it done; and who waited for one that failed would sync
         // again, though the kernel has told of it already.
         let _one_at_a_time = self.syncing_names.lock();

@@ -19,17 +19,19 @@
 //! - A reserved number is given to nobody else until it is given back
 //!   ([`ValueLog::give_back_numbers`]), which only numbers are of which no segment was begun, and
 //!   whose job can have no result any more.
-//! - A record is copied as it is, once it has been checked. So a segment holds what a compaction
+//! - A record is copied as it is, once it has been checked, and only where a compaction here would
+//!   copy it as it is too: nothing that is to be packed anew stays as it was. So a segment holds what a compaction
 //!   here would have copied, and copies of the store are told of which bytes it is made.
-//! - A segment that was made is sealed and on the device, with its name, before
-//!   [`ValueLog::move_records`] returns it; before that no table refers to it. One that could not
-//!   be made whole is garbage.
+//! - A segment that was made is sealed and on the device before [`ValueLog::move_records`] returns
+//!   it, and its name once [`ValueLog::sync_names`] has been asked, which is once for a job; before
+//!   that no table refers to it. One that could not be made whole is garbage.
 //!
 //! Bounds: [`MAX_SEGMENTS`] of [`MAX_RECORDS`] records each. Bytes of any origin are decoded to
 //! what keeps within them, or refused. Threads: any.
 
 use std::sync::Arc;
 
+use crate::compression::Codec;
 use crate::compression::dictionary::{Dictionary, DictionaryId};
 use crate::copies::CopyOf;
 use crate::pointer::SegmentNumber;
@@ -96,6 +98,19 @@ pub struct SegmentMoves {
     pub place: u32,
     /// In their order.
     pub records: Vec<Move>,
+}
+
+/// A record that lies where it was to go, as a pointer to it must say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved<'r> {
+    /// Where it begins.
+    pub offset: u32,
+    /// Its key.
+    pub key: &'r [u8],
+    /// The length of its value.
+    pub value_bytes: u32,
+    /// What is stored of it; `None` for a record of format 1.
+    pub stored_bytes: Option<u32>,
 }
 
 /// All records that a job has moved. See the module.
@@ -258,8 +273,10 @@ impl<'b> Reader<'b> {
 
 impl ValueLog {
     /// Reserves numbers for what a job moves out of `candidates`: at most so many bytes, and so
-    /// many records. `None` where these cannot be copied as they are into segments that begin as
-    /// the next ones here will, and where there are none.
+    /// many records, which are to be packed by `codec`; none where segments are of format 1. `None`
+    /// where they cannot be copied as they are into segments that begin as the next ones here will,
+    /// where [`append_copy`](Self::append_copy) would pack some anew, and where so little is to be
+    /// moved that the segments of the job would be candidates again at once.
     ///
     /// # Errors
     ///
@@ -269,18 +286,25 @@ impl ValueLog {
         candidates: Vec<Candidate>,
         bytes: u64,
         records: u64,
-        is_packed: bool,
+        codec: Option<Codec>,
     ) -> Result<Option<MovePlan>> {
         self.failure().check()?;
         let dictionary = self.dictionary();
-        let (format, contents) = match is_packed {
+        let (format, contents) = match codec.is_some() {
             true => (SegmentFormat::Packed(dictionary.as_ref().map(|it| it.id())), packed(dictionary.as_deref())),
             false => (SegmentFormat::Plain, Contents::Plain),
         };
         let fits = |candidate: &Candidate| {
-            self.segment(candidate.segment).is_some_and(|segment| segment.format().is_ok_and(|found| found == format))
+            self.segment(candidate.segment).is_some_and(|segment| {
+                segment.format().is_ok_and(|found| found == format)
+                    && codec.is_none_or(|codec| self.is_packed_by(&segment, codec))
+            })
         };
-        if candidates.is_empty() || candidates.len() > MAX_CANDIDATES || !candidates.iter().all(fits) {
+        if bytes < self.followed_bytes()
+            || candidates.is_empty()
+            || candidates.len() > MAX_CANDIDATES
+            || !candidates.iter().all(fits)
+        {
             return Ok(None);
         }
         let head = Head { resting_level: Some(0), contents };
@@ -299,8 +323,9 @@ impl ValueLog {
     }
 
     /// Makes a segment of `plan` for the level that its values come to rest in. `read` reads the
-    /// bytes of a candidate, `moved` is shown where each record begins and its key. Keep what is
-    /// returned until a table refers to the segment.
+    /// bytes of a candidate, `moved` is shown each record that was appended. Keep what is returned
+    /// until a table refers to the segment, which none may before
+    /// [`sync_names`](Self::sync_names) has made its name durable.
     ///
     /// # Errors
     ///
@@ -313,7 +338,7 @@ impl ValueLog {
         moves: &SegmentMoves,
         level: u32,
         mut read: impl FnMut(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
-        mut moved: impl FnMut(u32, &[u8]),
+        mut moved: impl FnMut(Moved<'_>),
     ) -> Result<InFlight> {
         self.failure().check()?;
         let number = SegmentNumber(plan.first.0 + moves.place);
@@ -342,7 +367,6 @@ impl ValueLog {
         let failed =
             |error: Error| self.failure().set("value log sync", format!("the value log could not be synced: {error}"));
         segment.sync().map_err(failed)?;
-        self.sync_names()?;
         Ok(in_flight)
     }
 
@@ -352,7 +376,7 @@ impl ValueLog {
         plan: &MovePlan,
         moves: &SegmentMoves,
         read: &mut impl FnMut(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
-        moved: &mut impl FnMut(u32, &[u8]),
+        moved: &mut impl FnMut(Moved<'_>),
     ) -> Result<InFlight> {
         let given_up = |detail: &str| Error::NotMoved { detail: detail.into() };
         let mut in_flight = None;
@@ -368,11 +392,12 @@ impl ValueLog {
             }
             bytes.resize(moving.bytes as usize, 0);
             read(&source, offset, &mut bytes)?;
-            let key = match is_packed {
-                false => record::check(&bytes).map(|layout| (layout.value.end, layout.key)),
-                true => packed_record::check(&bytes).map(|layout| (layout.stored.end, layout.key)),
+            let layout = match is_packed {
+                false => record::check(&bytes).map(|layout| (layout.value.end, layout.key, layout.value.len(), None)),
+                true => packed_record::check(&bytes)
+                    .map(|layout| (layout.stored.end, layout.key, layout.value_bytes, Some(layout.stored.len()))),
             };
-            let (length, key) = key.map_err(|reason| source.corrupt(offset, reason))?;
+            let (length, key, value_bytes, stored_bytes) = layout.map_err(|reason| source.corrupt(offset, reason))?;
             if length != bytes.len() {
                 return Err(source.corrupt(offset, "the record has another length than was said of it"));
             }
@@ -381,8 +406,13 @@ impl ValueLog {
             if begin != end {
                 return Err(given_up("a record would lie elsewhere than was said"));
             }
-            // All begin below the length of a segment.
-            moved(begin as u32, &bytes[key]);
+            // All begin below the length of a segment, and are not longer than its length can say.
+            moved(Moved {
+                offset: begin as u32,
+                key: &bytes[key],
+                value_bytes: value_bytes as u32,
+                stored_bytes: stored_bytes.map(|stored| stored as u32),
+            });
             end += u64::from(moving.bytes);
             in_flight.get_or_insert(appended);
         }
@@ -460,21 +490,57 @@ mod tests {
         let segment = log.append(ValueOrigin::Written, b"a", &[1; 500]).unwrap().0.segment;
         log.seal_active();
         let plan = |bytes, records| {
-            log.plan_moves(vec![Candidate { segment, again: false }], bytes, records, false).unwrap().unwrap()
+            log.plan_moves(vec![Candidate { segment, again: false }], bytes, records, None).unwrap().unwrap()
         };
         let long = plan(10 * 64 * 1024, 20);
         assert!((21..=23).contains(&long.segments), "half of each may stay empty: {}", long.segments);
-        let many = plan(1000, u64::from(MAX_RECORDS) * 10);
+        let many = plan(10_000, u64::from(MAX_RECORDS) * 10);
         assert!((11..=14).contains(&many.segments), "{}", many.segments);
         assert_eq!(plan(u64::MAX / 2, 1).segments, MAX_SEGMENTS);
 
-        let first = plan(1, 1);
+        let first = plan(10_000, 1);
         log.give_back_numbers(first.first, first.segments);
-        let again = plan(1, 1);
+        let again = plan(10_000, 1);
         assert_eq!(again.first, first.first);
-        let behind = plan(1, 1);
+        let behind = plan(10_000, 1);
         log.give_back_numbers(again.first, again.segments);
-        assert!(plan(1, 1).first > behind.first);
+        assert!(plan(10_000, 1).first > behind.first);
+    }
+
+    #[test]
+    fn what_would_be_packed_anew_and_what_is_little_is_not_moved() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = ValueLog::open(directory.path(), 64 * 1024, Tap::SILENT).unwrap().with_packed_values(1 << 20);
+        let segment = |codec, shrinks: &[bool]| {
+            for (number, shrinks) in (0..).zip(shrinks) {
+                let mut random = 88_172_645_463_325_252_u64 + number;
+                let mut byte = || {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    random as u8
+                };
+                let value: Vec<_> = (0..500).map(|_| if *shrinks { 7 } else { byte() }).collect();
+                log.append_packed(ValueOrigin::Written, codec, b"key", &value).unwrap();
+            }
+            let number = log.segments().last().unwrap().number();
+            log.seal_active();
+            Candidate { segment: number, again: false }
+        };
+        let zstd = Codec::Zstd(crate::compression::Level::MIN);
+        let (plain, lz4) = (segment(Codec::None, &[true]), segment(Codec::Lz4, &[true]));
+        let (packed, partly) = (segment(zstd, &[true, true]), segment(zstd, &[false, true]));
+        let least = log.followed_bytes();
+        let is_planned = |of: &[Candidate], codec, bytes| {
+            let plan = log.plan_moves(of.to_vec(), bytes, 10, Some(codec)).unwrap();
+            plan.inspect(|plan| log.give_back_numbers(plan.first, plan.segments)).is_some()
+        };
+        assert!(is_planned(&[plain, lz4, packed, partly], Codec::None, least), "as they are");
+        assert!(is_planned(&[packed, partly], zstd, least) && is_planned(&[lz4], Codec::Lz4, least));
+        for of in [&[plain][..], &[lz4], &[packed, plain], &[partly, lz4]] {
+            assert!(!is_planned(of, zstd, least), "{of:?}");
+        }
+        assert!(!is_planned(&[packed], zstd, least - 1));
     }
 
     #[test]
@@ -488,14 +554,14 @@ mod tests {
         };
         let (pointer, _) = (append(), append());
         let candidates = vec![Candidate { segment: pointer.segment, again: false }];
-        let plan = log.plan_moves(candidates.clone(), 600, 1, false).unwrap().unwrap();
+        let plan = log.plan_moves(candidates.clone(), 10_000, 1, None).unwrap().unwrap();
         let record = Move { candidate: 0, offset: pointer.offset, bytes: pointer.record_bytes(1) as u32 };
         let moves = SegmentMoves { place: 0, records: vec![record] };
         let read = |segment: &Arc<Segment>, offset, into: &mut [u8]| segment.read(offset, into);
         assert!(log.remove(&log.segment(pointer.segment).unwrap()).unwrap());
-        let ended = log.move_records(&plan, &moves, 5, read, |_, _| ());
+        let ended = log.move_records(&plan, &moves, 5, read, |_| ());
         assert!(matches!(ended, Err(Error::NotMoved { .. })), "{ended:?}");
-        assert!(log.plan_moves(candidates, 600, 1, false).unwrap().is_none());
+        assert!(log.plan_moves(candidates, 10_000, 1, None).unwrap().is_none());
     }
 
     #[test]
@@ -506,8 +572,8 @@ mod tests {
         let (first, second) = (append(b"a"), append(b"b"));
         log.seal_active();
         let candidates = vec![Candidate { segment: first.segment, again: false }];
-        let plan = log.plan_moves(candidates, 2000, 4, false).unwrap().unwrap();
-        let other = log.plan_moves(plan.candidates.clone(), 2000, 4, false).unwrap().unwrap();
+        let plan = log.plan_moves(candidates, 10_000, 4, None).unwrap().unwrap();
+        let other = log.plan_moves(plan.candidates.clone(), 10_000, 4, None).unwrap().unwrap();
         assert!(other.first.0 >= plan.first.0 + plan.segments);
         // What is reserved only keeps nothing alive, and lets nothing go.
         assert!(log.stays(&log.segment(first.segment).unwrap()));
@@ -516,7 +582,7 @@ mod tests {
         let moves = SegmentMoves { place: 1, records: vec![moved(second.offset), moved(first.offset)] };
         let mut keys = Vec::new();
         let read = |segment: &Arc<Segment>, offset, into: &mut [u8]| segment.read(offset, into);
-        let made = log.move_records(&plan, &moves, 5, read, |begin, key| keys.push((begin, key.to_vec()))).unwrap();
+        let made = log.move_records(&plan, &moves, 5, read, |it| keys.push((it.offset, it.key.to_vec()))).unwrap();
         assert_eq!(made.segment().0, plan.first.0 + 1);
         assert_eq!(keys, [(plan.head_bytes, b"b".to_vec()), (plan.head_bytes + bytes, b"a".to_vec())]);
         let mut into = Vec::new();
@@ -525,11 +591,11 @@ mod tests {
             let value = log.read(key, pointer, &mut into).unwrap();
             assert_eq!(into[value], [key[0]; 500]);
         }
-        assert!(log.move_records(&plan, &moves, 5, read, |_, _| ()).is_err(), "it is there");
+        assert!(log.move_records(&plan, &moves, 5, read, |_| ()).is_err(), "it is there");
         let wrong = SegmentMoves { place: 0, records: vec![moved(first.offset + 1)] };
-        assert!(matches!(log.move_records(&plan, &wrong, 5, read, |_, _| ()), Err(Error::Corrupt { .. })));
+        assert!(matches!(log.move_records(&plan, &wrong, 5, read, |_| ()), Err(Error::Corrupt { .. })));
         let beyond = SegmentMoves { place: 2, records: vec![moved(u32::MAX - 5)] };
-        assert!(matches!(log.move_records(&plan, &beyond, 5, read, |_, _| ()), Err(Error::Corrupt { .. })));
+        assert!(matches!(log.move_records(&plan, &beyond, 5, read, |_| ()), Err(Error::Corrupt { .. })));
         // The next one is behind all that were given.
         assert!(append(b"c").segment.0 >= other.first.0 + other.segments);
     }

@@ -43,7 +43,7 @@ use ecotone_valuelog::log::ValueLog;
 use ecotone_valuelog::log::ValueOrigin;
 use ecotone_valuelog::pointer::{Pointer, RecordPointer, SegmentMap, SegmentNumber, SegmentSet};
 use ecotone_valuelog::segment::{InFlight, Segment};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::throttle::WriteThrottle;
 use super::urgency::Urgency;
@@ -94,6 +94,8 @@ pub(crate) struct Gc {
     is_pursued: AtomicBool,
     /// Whether the compaction of the policy's that runs may go to another server.
     may_go: AtomicBool,
+    /// Segments with a record that could not be read when values were to be moved.
+    unreadable: Mutex<SegmentSet>,
     /// The ratio from which on tables are compacted forcibly.
     ratio_per_mille: AtomicU64,
     /// Among them those that are made for garbage collection alone.
@@ -127,6 +129,7 @@ impl Gc {
             throttle: WriteThrottle::default(),
             is_pursued: AtomicBool::new(false),
             may_go: AtomicBool::new(false),
+            unreadable: Mutex::default(),
             ratio_per_mille: AtomicU64::new(0),
             internal,
             expired,
@@ -175,6 +178,12 @@ impl Gc {
         self.may_go.load(Ordering::Relaxed)
     }
 
+    /// Segments with a record that cannot be read are left to compactions here: see
+    /// [`super::moving`].
+    pub(super) fn unreadable(&self) -> &Mutex<SegmentSet> {
+        &self.unreadable
+    }
+
     /// From now on compactions leave every value where it is.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
@@ -203,13 +212,9 @@ impl Gc {
         &self.stopping
     }
 
-    /// Whether new segments are of format 2, and whether values are packed on their way there.
-    pub(super) fn packs(&self) -> bool {
-        self.compression.is_some()
-    }
-
-    pub(super) fn packs_relocated(&self) -> bool {
-        self.compression.as_ref().is_some_and(|compression| compression.packs_relocated())
+    /// Where new segments are of format 2.
+    pub(super) fn compression(&self) -> Option<&Arc<ValueCompression>> {
+        self.compression.as_ref()
     }
 
     pub(super) fn count_relocated(&self, bytes: u64) {

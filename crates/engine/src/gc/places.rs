@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ecotone_rocks::compaction_filter::{CompactionFilter, CompactionFilterFactory, FilterContext, Verdict};
 use ecotone_rocks::properties::{EntryKind, TableCollector};
 use ecotone_valuelog::moves::{Move, MovePlan, Moves, SegmentMoves};
-use ecotone_valuelog::pointer::{RecordPointer, SegmentMap, SegmentNumber};
+use ecotone_valuelog::pointer::{RecordPointer, SegmentMap, SegmentNumber, SegmentSet};
 use parking_lot::Mutex;
 
 use crate::header::{Header, Kind, encode_separated};
@@ -113,30 +113,43 @@ impl CompactionFilter for MoverFilter {
 pub(crate) struct NamedPlace {
     pub(crate) segment: u32,
     pub(crate) offset: u32,
-    pub(crate) bytes: u32,
+    pub(crate) value_bytes: u32,
+    /// As in a [`RecordPointer`].
+    pub(crate) stored_bytes: Option<u32>,
     /// crc32c of its key.
     pub(crate) key: u32,
 }
 
-/// Collects the places that a table names in segments of these numbers, before another collector
-/// sees the entries.
+/// What the tables of a worker name.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    /// In segments that it has laid out.
+    pub(crate) places: Vec<NamedPlace>,
+    /// Other segments.
+    pub(crate) others: SegmentSet,
+}
+
+/// Collects what a table names, by whether it is in segments of these numbers, before another
+/// collector sees the entries.
 pub(crate) struct PlaceCollector {
     pub(crate) next: Box<dyn TableCollector>,
     pub(crate) numbers: Range<u32>,
-    pub(crate) places: Arc<Mutex<Vec<NamedPlace>>>,
+    pub(crate) named: Arc<Mutex<Named>>,
 }
 
 impl TableCollector for PlaceCollector {
     fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64, file_bytes: u64) {
         if kind == EntryKind::Put
             && let Ok(Header { kind: Kind::Separated(pointer), .. }) = Header::decode(value)
-            && self.numbers.contains(&pointer.segment.0)
         {
-            // Longer ones are refused when they are looked for.
-            let bytes = u32::try_from(pointer.record_bytes(key.len())).unwrap_or(u32::MAX);
-            let place =
-                NamedPlace { segment: pointer.segment.0, offset: pointer.offset, bytes, key: crc32c::crc32c(key) };
-            self.places.lock().push(place);
+            let RecordPointer { segment, offset, value_bytes, stored_bytes } = pointer;
+            let mut named = self.named.lock();
+            if self.numbers.contains(&segment.0) {
+                let key = crc32c::crc32c(key);
+                named.places.push(NamedPlace { segment: segment.0, offset, value_bytes, stored_bytes, key });
+            } else {
+                named.others.insert(segment);
+            }
         }
         self.next.add(key, value, kind, sequence, file_bytes);
     }

@@ -255,7 +255,7 @@ impl OffloadState {
             && self.offload.moves_values(tables.entries(&input_files));
         let share = db.as_deref().filter(|_| is_subcompaction).and_then(|db| range_share(db, &request));
         // RocksDB told of the inputs when the compaction began, but for one of our own.
-        let mut plan = None;
+        let (mut plan, mut named_segments) = (None, Vec::new());
         let input_records = match internal {
             Some(CompactionPurpose::Cleanup) | None => self.jobs.input_records(compaction),
             Some(CompactionPurpose::Gc) if !moves => None,
@@ -264,8 +264,10 @@ impl OffloadState {
                 let property = if moves { references::PROPERTY } else { NO_PROPERTY };
                 let inputs = ask_inputs(db, &tables, &input_files, property)?;
                 let records = inputs.iter().fold(0, |sum, table| table.points.saturating_add(sum));
-                if let (true, Some(gc)) = (moves, &self.gc) {
-                    plan = named_by(&inputs).and_then(|named| gc.plan_moves(&named, records));
+                if let (true, Some(gc), Some(named)) = (moves, &self.gc, named_by(&inputs)) {
+                    plan = gc.plan_moves(&named, records);
+                    named_segments.extend(named.into_keys());
+                    named_segments.sort_unstable();
                 }
                 Some(records)
             }
@@ -289,6 +291,7 @@ impl OffloadState {
             is_manual: info.is_manual_compaction(),
             table_format: self.table_format,
             moves: plan,
+            named_segments,
             request,
         }))
     }

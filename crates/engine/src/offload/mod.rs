@@ -63,6 +63,7 @@ use std::time::Duration;
 use ecotone_rocks::remote::RemoteInput;
 use ecotone_types::JobPurpose;
 use ecotone_valuelog::moves::MovePlan;
+use ecotone_valuelog::pointer::SegmentNumber;
 
 use crate::table_format::TableFormat;
 use verify::{ExpectedTables, VerifiedResult};
@@ -193,6 +194,9 @@ pub struct RemoteJob {
     pub table_format: TableFormat,
     /// Where values may be moved, of a job of [`JobPurpose::Gc`] that is to run elsewhere.
     pub moves: Option<MovePlan>,
+    /// Segments that the inputs name, in their order; known only where there are
+    /// [`moves`](Self::moves).
+    pub named_segments: Vec<SegmentNumber>,
 }
 
 /// RocksDB's name for the folder that it empties at every open (`kSessionTmpDirName`).

@@ -38,11 +38,12 @@ use ecotone_rocks::verify::{
     ExpectedTable, FILE_CHECKSUM_FUNCTION, TableSummary, VerifyError as TableError, read_table, recount_table,
 };
 use ecotone_valuelog::moves::MovePlan;
+use ecotone_valuelog::pointer::SegmentNumber;
 use parking_lot::Mutex;
 
 use super::RemoteJob;
 use crate::collectors::recounting;
-use crate::gc::places::{MovedValues, NamedPlace, PlaceCollector};
+use crate::gc::places::{MovedValues, Named, NamedPlace, PlaceCollector};
 use crate::table_format::{Collects, TableFormat};
 
 /// Why a result was refused. Every kind means: remove the outputs, and let the job fall back to a
@@ -135,7 +136,7 @@ pub struct ReceivedTable {
     crc32c: u32,
     summary: TableSummary,
     collects: Collects,
-    places: Vec<NamedPlace>,
+    named: Named,
 }
 
 /// What the output tables of a job must be.
@@ -165,9 +166,9 @@ impl ReceivedTable {
     ) -> Result<ReceivedTable, VerifyError> {
         let expected = expected.into();
         let path = table.path().to_path_buf();
-        let (summary, places) = Self::read(&path, expected, stop)?;
+        let (summary, named) = Self::read(&path, expected, stop)?;
         let crc32c = table.seal().map_err(|error| failed("sync", &path, error))?.checksum;
-        Ok(ReceivedTable { crc32c, summary, collects: expected.format.collects, places })
+        Ok(ReceivedTable { crc32c, summary, collects: expected.format.collects, named })
     }
 
     /// The same of one that has come whole, in another way.
@@ -175,28 +176,28 @@ impl ReceivedTable {
         let path = directory.path().join(name);
         let whole = directory.open(name).and_then(|object| summary_of::<Crc32c>(&object));
         let crc32c = whole.map_err(|error| TableError::Io { file: path.clone(), what: error.to_string() })?.checksum;
-        let (summary, places) = Self::read(&path, expected, &AtomicBool::new(false))?;
+        let (summary, named) = Self::read(&path, expected, &AtomicBool::new(false))?;
         directory.adopt(name).map_err(|error| failed("sync", &path, error))?;
-        Ok(ReceivedTable { crc32c, summary, collects: expected.format.collects, places })
+        Ok(ReceivedTable { crc32c, summary, collects: expected.format.collects, named })
     }
 
     fn read(
         path: &Path,
         ExpectedTables { format, moved }: ExpectedTables,
         stop: &AtomicBool,
-    ) -> Result<(TableSummary, Vec<NamedPlace>), VerifyError> {
+    ) -> Result<(TableSummary, Named), VerifyError> {
         if !format.collects.is_any() {
-            return Ok((read_table(path, stop)?, Vec::new()));
+            return Ok((read_table(path, stop)?, Named::default()));
         }
         let (collector, may_lack) = recounting(format.collects);
         let Some((first, end)) = moved else {
-            return Ok((recount_table(path, stop, collector, &may_lack)?, Vec::new()));
+            return Ok((recount_table(path, stop, collector, &may_lack)?, Named::default()));
         };
-        let places = Arc::new(Mutex::new(Vec::new()));
-        let collector = PlaceCollector { next: collector, numbers: first..end, places: places.clone() };
+        let named = Arc::<Mutex<Named>>::default();
+        let collector = PlaceCollector { next: collector, numbers: first..end, named: named.clone() };
         let summary = recount_table(path, stop, Box::new(collector), &may_lack)?;
-        let places = std::mem::take(&mut *places.lock());
-        Ok((summary, places))
+        let named = std::mem::take(&mut *named.lock());
+        Ok((summary, named))
     }
 
     /// Whether nothing is in it. A compaction may finish such a table and then drop it.
@@ -248,7 +249,11 @@ pub fn verify_received_outputs(
         }
         let expected = ExpectedTable::of_output(output, job.request.begin.as_deref(), job.request.end.as_deref());
         table.summary.check(&directory.join(name), &expected)?;
-        places.extend_from_slice(&table.places);
+        let is_input = |segment: &&SegmentNumber| job.named_segments.binary_search(segment).is_ok();
+        if let Some(segment) = table.named.others.iter().find(|segment| !is_input(segment)) {
+            return Err(VerifyError::Foreign(format!("{name} names segment {segment}, which no input does")));
+        }
+        places.extend_from_slice(&table.named.places);
     }
     // A compaction may leave nothing, and then nobody made the directory.
     if !parsed.output_files.is_empty() {

@@ -257,9 +257,15 @@ impl ValueCompression {
         self.collects.load(Ordering::Relaxed) && (are_many || samples.is_full())
     }
 
-    /// Whether what garbage collection copies is packed on the way, where it is not yet.
-    pub(crate) fn packs_relocated(&self) -> bool {
-        self.codec(Origin::Relocated) != compression::Codec::None
+    /// By what garbage collection packs what it copies, where it is not packed so yet; `None` while
+    /// values are looked at on the way, for a dictionary.
+    pub(crate) fn relocating_by(&self) -> Option<compression::Codec> {
+        (!self.collects.load(Ordering::Relaxed)).then(|| self.codec(Origin::Relocated))
+    }
+
+    /// Values of so many bytes, of which so much is stored, were moved as they are.
+    pub(crate) fn moved(&self, raw: u64, stored: u64) {
+        self.count_bytes(Origin::Relocated, raw, stored);
     }
 
     fn codec(&self, origin: Origin) -> compression::Codec {
@@ -273,9 +279,14 @@ impl ValueCompression {
     #[inline]
     fn count(&self, origin: Origin, pointer: RecordPointer) {
         let raw = u64::from(pointer.value_bytes);
+        self.count_bytes(origin, raw, pointer.stored_bytes.map_or(raw, u64::from));
+    }
+
+    #[inline]
+    fn count_bytes(&self, origin: Origin, raw: u64, stored: u64) {
         let counts = &self.counts[origin as usize];
         let before = counts.raw.fetch_add(raw, Ordering::Relaxed);
-        counts.stored.fetch_add(pointer.stored_bytes.map_or(raw, u64::from), Ordering::Release);
+        counts.stored.fetch_add(stored, Ordering::Release);
         if before / self.round_bytes != (before + raw) / self.round_bytes {
             self.wanted.lock().round = true;
             self.changed.notify_one();

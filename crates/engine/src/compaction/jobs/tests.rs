@@ -47,6 +47,7 @@ fn job(id: u64, subcompaction: i32) -> RemoteJob {
         is_manual: false,
         table_format: TableFormat { block_bytes: 4096, bloom_bits_per_key: 10, collects },
         moves: None,
+        named_segments: Vec::new(),
     }
 }
 
