@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common;
 
@@ -382,13 +382,29 @@ fn collections(owner: &Owner, outcome: JobOutcome) -> usize {
     owner.ended.of(outcome).iter().filter(is_gc).count()
 }
 
+/// Writes, and then lets the store rest for as long as a pass waits for compactions that run anyway:
+/// while writers wait none goes.
+fn collect_until(owner: &mut Owner, what: &str, enough: impl Fn(&Owner) -> bool) {
+    owner.write(8_000);
+    owner.write_until(what, |owner| {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(12) {
+            if enough(owner) {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
+    });
+}
+
 /// The worker has tables and no values; the owner copies these, and the reads are the model's.
 #[test]
 fn garbage_collections_go_where_a_copy_is() {
     let mut owner = collecting_owner();
     let worker = worker_of(&owner, "worker");
     worker.federation.set_held_copies(Copy::of(&owner, Fault::None));
-    owner.write_until("garbage collections", |owner| collections(owner, JobOutcome::Offloaded) >= 3);
+    collect_until(&mut owner, "garbage collections", |owner| collections(owner, JobOutcome::Offloaded) >= 3);
     for kind in ["bad-result", "not-installed", "worker-failed"] {
         assert_eq!(owner.fallbacks(kind), 0, "{kind}");
     }
@@ -402,11 +418,11 @@ fn garbage_collections_of_a_worker_that_goes_are_made_at_home() {
     let mut owner = collecting_owner();
     let worker = worker_of(&owner, "worker");
     worker.federation.set_held_copies(Copy::of(&owner, Fault::None));
-    owner.write_until("a garbage collection", |owner| collections(owner, JobOutcome::Offloaded) > 0);
+    collect_until(&mut owner, "a garbage collection", |owner| collections(owner, JobOutcome::Offloaded) > 0);
     let goes = std::thread::spawn(move || drop(worker));
     let at_home = |owner: &Owner| collections(owner, JobOutcome::Fallback) + collections(owner, JobOutcome::Local);
     let done = at_home(&owner);
-    owner.write_until("garbage collections at home", |owner| at_home(owner) >= done + 2);
+    collect_until(&mut owner, "garbage collections at home", |owner| at_home(owner) >= done + 2);
     goes.join().unwrap();
     owner.check();
     owner.finish();
