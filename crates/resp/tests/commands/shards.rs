@@ -153,9 +153,9 @@ fn no_command_has_keys_in_two_stores() {
 fn what_needs_one_store_says_what_to_do_with_several() {
     let fixture = sharded(2, 64);
     let mut client = fixture.client();
-    for request in ["BACKUP BEGIN", "INSPECT START VERIFY"] {
+    for (request, advice) in [("BACKUP BEGIN", "`ecotone cluster backup`"), ("INSPECT START VERIFY", "stop")] {
         let reply = client.ask(request);
-        assert!(reply.starts_with("-ERR ") && reply.contains("2 shards") && reply.contains("stop"), "{reply}");
+        assert!(reply.starts_with("-ERR ") && reply.contains("2 shards") && reply.contains(advice), "{reply}");
     }
     assert_eq!(client.ask("SAVE"), "+OK\r\n");
     assert!(fixture.service.keyspace.stores().all(|store| store.counters().wal_syncs > 0));
