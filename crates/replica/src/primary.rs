@@ -443,8 +443,7 @@ impl Primary {
             }
         }
         if now_us >= self.next_us {
-            // The same moments for all shards, so that a server says it all at once.
-            self.next_us = (now_us / self.settings.every_us + 1) * self.settings.every_us;
+            self.next_us = now_us + self.settings.every_us;
             self.limit_clock(wall_ms, out);
             self.change_set(now_us);
             out.extend(self.commit.proposal().map(Command::Propose));

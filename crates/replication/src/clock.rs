@@ -1,6 +1,6 @@
 //! The clock that leases count by, and the boot of the machine.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ecotone_replica::position::BootId;
 
@@ -8,14 +8,6 @@ use ecotone_replica::position::BootId;
 pub fn now_us() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u64::try_from(time.tv_sec).unwrap_or_default() * 1_000_000 + u64::try_from(time.tv_nsec).unwrap_or_default() / 1_000
-}
-
-/// How long until the clock comes to the next multiple of `every`. What is done again and again and
-/// not urgent is done then, whatever does it: a server at rest wakes once for all of it, and what it
-/// says goes out together.
-pub(crate) fn until_next(every: Duration) -> Duration {
-    let every_us = u64::try_from(every.as_micros()).unwrap_or(u64::MAX).max(1);
-    Duration::from_micros(every_us - now_us() % every_us)
 }
 
 /// Milliseconds since 1970, by the clock of the wall.

@@ -33,7 +33,7 @@ use ecotone_types::DutyObserver;
 use parking_lot::{Condvar, Mutex};
 use tracing::{info, warn};
 
-use crate::clock::{boot, now_us, until_next};
+use crate::clock::{boot, now_us};
 use crate::error::{Error, Result};
 use crate::fetcher::Fetcher;
 use crate::followed::Followed;
@@ -198,12 +198,8 @@ impl ToLeader {
         }
         let mut waiting = self.waiting.lock();
         if waiting.len() < MAX_TO_LEADER {
-            // A report is looked at with the next tick.
-            let is_report = matches!(message, Message::Report(_));
             waiting.push((from, message));
-            if !is_report {
-                self.changed.notify_one();
-            }
+            self.changed.notify_one();
         }
     }
 }
@@ -624,7 +620,7 @@ impl Core {
             let any = known.map.shards.values().any(|state| is_replicated(&known.map, state));
             let mut waiting = self.to_leader.waiting.lock();
             if waiting.is_empty() && !self.to_leader.is_stopping.load(Ordering::Acquire) {
-                self.to_leader.changed.wait_for(&mut waiting, until_next(if any { LEADING_TICK } else { IDLE_TICK }));
+                self.to_leader.changed.wait_for(&mut waiting, if any { LEADING_TICK } else { IDLE_TICK });
             }
         }
     }

@@ -14,7 +14,7 @@ use ecotone_control::ids::{Epoch, MemberId, ShardId};
 use ecotone_replica::lease::{Given, Heartbeat, Held, LeaseTimes, Promise};
 use parking_lot::Mutex;
 
-use crate::clock::{now_us, until_next};
+use crate::clock::now_us;
 use crate::error::{Error, Result};
 
 /// The promises of a server.
@@ -57,7 +57,7 @@ impl Beating {
             .name("ecotone-leases".into())
             .spawn(move || {
                 while !stopping.load(Ordering::Acquire) && beat() {
-                    std::thread::park_timeout(until_next(every));
+                    std::thread::park_timeout(every);
                 }
             })
             .map_err(|source| Error::Thread { what: "the leases", source })?;

@@ -46,7 +46,7 @@ use ecotone_types::Duty;
 use parking_lot::{Condvar, Mutex, RwLock};
 use tracing::{error, info, warn};
 
-use crate::clock::{now_us, until_next, wall_ms};
+use crate::clock::{now_us, wall_ms};
 use crate::error::{Error, Result};
 use crate::fetcher::Fetcher;
 use crate::gate::{CommitGate, Copied};
@@ -60,8 +60,6 @@ use crate::troubles::{Troubles, Work};
 
 /// Between two looks at a machine to which nothing happens.
 const IDLE_TICK: Duration = Duration::from_millis(100);
-/// The same at a replica: as long as its primary is there, it is woken more often than this.
-const REPLICA_TICK: Duration = Duration::from_millis(150);
 /// The same while items wait for others.
 const MAX_HOLD: Duration = Duration::from_micros(MAX_HOLD_US);
 /// The same while something is under way.
@@ -690,8 +688,7 @@ impl Thread {
             let longest = match (self.is_holding(), self.is_busy()) {
                 (true, _) => MAX_HOLD,
                 (_, true) => BUSY_TICK,
-                _ if self.shared.primary_epoch().is_some() => until_next(IDLE_TICK),
-                _ => REPLICA_TICK,
+                _ => IDLE_TICK,
             };
             let inputs = self.shared.inbox.take(longest);
             let mut stops = false;
